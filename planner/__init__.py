@@ -1,0 +1,35 @@
+"""Capacity planning for disaggregated LLM serving.
+
+``import planner`` stays cheap: numpy, the solver and pydantic are loaded when a name
+below is first used.
+"""
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_API = {
+    "load_scenario": "planner.documents.scenario",
+    "load_plan": "planner.documents.plan",
+    "load_model": "planner.catalog",
+    "load_gpu": "planner.catalog",
+    "solve": "planner.workflow",
+    "predict": "planner.workflow",
+    "PlannerError": "planner.errors",
+    "SpecError": "planner.errors",
+    "InfeasibleError": "planner.errors",
+    "SolverError": "planner.errors",
+}
+
+__all__ = ["__version__", *_API]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _API:
+        return getattr(import_module(_API[name]), name)
+    raise AttributeError(f"module 'planner' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,222 @@
+"""What a planner answers. Frozen, in SI units; :mod:`planner.documents.plan` reads and writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from planner.specs import Metric, Objective, Parallelism, Phase, Precision, SloTarget
+
+
+class PlanStatus(StrEnum):
+    """How far the search went."""
+
+    OPTIMAL = "optimal"
+    """Proven within the asked gap."""
+    FEASIBLE = "feasible"
+    """Stopped by time or by the user with an incumbent; the gap says how far it may be from the best."""
+
+
+class Binding(StrEnum):
+    """What stops a replica from carrying more."""
+
+    TTFT = "ttft"
+    TPOT = "tpot"
+    COMPUTE = "compute"
+    MEMORY_BANDWIDTH = "memory_bandwidth"
+    KV_CAPACITY = "kv_capacity"
+    MAX_NUM_SEQS = "max_num_seqs"
+    NETWORK = "network"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryBudget:
+    """Memory of the fullest GPU of a replica. [B]
+
+    ``usable`` is what the engine takes; ``kv_cache`` is what remains for KV.
+    """
+
+    weights: float
+    activations: float
+    reserved: float
+    kv_cache: float
+    usable: float
+
+    @property
+    def fits(self) -> bool:
+        return self.kv_cache > 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LatencySummary:
+    """Mean and percentiles of one latency over all requests. [s]"""
+
+    mean: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PredictedLatency:
+    """A predicted distribution with what the model may be wrong by.
+
+    ``low`` and ``high`` are the 80 % interval of the model error, around ``expected``.
+    """
+
+    metric: Metric
+    expected: LatencySummary
+    low: LatencySummary
+    high: LatencySummary
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Group:
+    """Equal replicas of one phase.
+
+    Attributes
+    ----------
+    request_rate, capacity : float
+        What the plan sends here, and what it could carry within the SLOs. [req/s]
+    utilization : float
+        `request_rate / capacity`. [1]
+    busy : float
+        Share of time (prefill) or mean batch over the batch limit (decode). [1]
+    mean_batch : float
+        Sequences in a step, average.
+    max_num_seqs, max_num_batched_tokens, max_model_len, kv_capacity : int
+        Engine limits; KV capacity of one replica in tokens.
+    binds : Binding
+        What the capacity ends at.
+    network_utilization : float
+        Of this group's NICs, for KV transfer. [1]
+    cost : float or None
+        Of its GPUs, without idle GPUs of whole nodes. [USD/h]
+    """
+
+    name: str
+    service: str
+    phase: Phase
+    gpu: str
+    parallelism: Parallelism
+    replicas: int
+    precision: Precision
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    kv_capacity: int
+    memory: MemoryBudget
+    request_rate: float
+    capacity: float
+    mean_batch: float
+    busy: float
+    binds: Binding
+    network_utilization: float
+    cost: float | None
+    calibration: str
+    zone: str = ""
+
+    @property
+    def num_gpus(self) -> int:
+        return self.replicas * self.parallelism.num_gpus
+
+    @property
+    def utilization(self) -> float:
+        return self.request_rate / self.capacity if self.capacity else 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeUse:
+    """GPUs used of one type, and whole nodes paid for."""
+
+    gpu: str
+    gpus_used: int
+    gpus_paid: int
+    nodes: int
+    price: float | None
+    zone: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Alternative:
+    """The best plan under a restriction ("colocated", "single GPU type", ...).
+
+    ``value`` is in the unit of the objective, ``cost`` in USD/h; both None when infeasible, and then
+    `reason` says why.
+    """
+
+    name: str
+    value: float | None
+    cost: float | None
+    summary: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServicePrediction:
+    """What one service gets from the plan, beside what it asked for."""
+
+    service: str
+    request_rate: float
+    ttft: PredictedLatency
+    tpot: PredictedLatency
+    slo: tuple[SloTarget, ...]
+    cost_per_million_input_tokens: float | None
+    cost_per_million_output_tokens: float | None
+    cost_per_million_tokens: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verification:
+    """Result of simulating the plan."""
+
+    passed: bool
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """A fleet that meets a scenario, and how sure we are of it.
+
+    Attributes
+    ----------
+    value, bound, gap : float
+        Objective reached, proven bound, and their relative difference.
+    cost : float or None
+        Of everything paid for. [USD/h]
+    cost_at_half_confidence : float or None
+        What the same scenario costs without margin for model error. [USD/h]
+    scenario : mapping
+        The scenario document this answers, as read.
+    """
+
+    status: PlanStatus
+    objective: Objective
+    value: float
+    bound: float
+    gap: float
+    cost: float | None
+    power: float
+    groups: tuple[Group, ...]
+    nodes: tuple[NodeUse, ...]
+    predictions: tuple[ServicePrediction, ...]
+    alternatives: tuple[Alternative, ...]
+    engine: str
+    engine_version: str
+    routing: str
+    scenario: Mapping[str, Any]
+    provenance: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    verification: Verification | None = None
+    cost_at_half_confidence: float | None = None
+
+    @property
+    def num_gpus(self) -> int:
+        return sum(g.num_gpus for g in self.groups)
+
+    def pool(self, phase: Phase) -> tuple[Group, ...]:
+        """All groups of one phase."""
+        return tuple(g for g in self.groups if g.phase is phase)
