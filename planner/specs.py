@@ -652,6 +652,7 @@ class Options:
     confidence: float = 0.8
     max_tp: int | None = None
     max_pp: int = 1
+    allowed_tp: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

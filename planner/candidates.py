@@ -1,0 +1,582 @@
+"""Every replica that fits and meets the SLOs, with its capacity curve: scenario -> program.
+
+A candidate is (phase, GPU type, parallelism, token budget). A prefill candidate also has a *transfer
+class*: the slowest path over which its KV caches may leave. Its TTFT budget is computed at that rate,
+and it may stand behind one router only with decode candidates that are reached at least as fast; so
+the program never adds the percentiles of a sum, and still sees that a fast network leaves more time
+to prefill.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from planner.arrays import FloatArray
+from planner.capacity import (
+    FIRST_STEP_SHARE,
+    ColocatedDemand,
+    Curves,
+    DecodeDemand,
+    Limit,
+    PrefillDemand,
+    admission_miss,
+    colocated_curves,
+    decode_curves,
+    limits,
+    prefill_curves,
+)
+from planner.collectives import LINK_LOAD_LIMIT, kv_transfer_time, network_rate, supports_world_size
+from planner.engines.legality import EndPoint, legal_tp, pair_violation
+from planner.latency import ReplicaSet
+from planner.memory import kv_capacity, memory_budgets, tightest
+from planner.plan import Binding, MemoryBudget
+from planner.program import Candidate, CapacityCurve
+from planner.queueing import normal_quantile
+from planner.roofline import dtype_of_rows
+from planner.specs import (
+    ColocatedUse,
+    Engine,
+    FleetItem,
+    Metric,
+    Objective,
+    Parallelism,
+    Phase,
+    Scenario,
+    Service,
+)
+from planner.traffic import Traffic
+from planner.transformer import kv_bytes_per_token
+from planner.units import GIB, GIGA
+
+SMALL_GPU_MEMORY = 70 * GIB  # engines default to fewer sequences below it [B]
+SMALL_GPU_SEQUENCES = 256
+DECODE_TOKEN_BUDGET = 2048  # of a decode replica: recomputed sequences must fit through [tok]
+SAME_CLASS = 0.02  # transfer times closer than this share of the TTFT limit are one class [1]
+WORTH_A_CLASS = 1.005  # capacity gain below which a faster class is dropped [1]
+MOST_REPLICAS = 4096
+_EXACT = 6  # replica counts evaluated one by one before ranges grow
+_GROWTH = 1.25
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReplicaChoice:
+    """One way to build a replica that fits in memory.
+
+    Attributes
+    ----------
+    item : int
+        Index into the scenario's fleet.
+    kv_tokens : int
+        Tokens that its KV cache holds.
+    path_rate : float
+        Prefill: slowest path its KV caches may take. [B/s]
+    """
+
+    phase: Phase
+    item: int
+    parallelism: Parallelism
+    token_budget: int
+    max_num_seqs: int
+    kv_tokens: int
+    memory: MemoryBudget
+    path_rate: float = math.inf
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rejection:
+    """Why a replica is no candidate."""
+
+    gpu: str
+    phase: Phase
+    parallelism: Parallelism
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CandidateSet:
+    """Candidates of one service with all that a plan needs to say about them.
+
+    `candidates`, `choices`, `operating` and `binds` run in parallel; `operating` and `binds` are arrays
+    over `candidates[i].curve.starts`.
+    """
+
+    candidates: tuple[Candidate, ...] = ()
+    choices: tuple[ReplicaChoice, ...] = ()
+    operating: tuple[FloatArray, ...] = ()
+    binds: tuple[tuple[Binding, ...], ...] = ()
+    illegal_pairs: frozenset[tuple[int, int]] = frozenset()
+    rejections: tuple[Rejection, ...] = ()
+    evaluated: int = 0
+
+    def of(self, phase: Phase) -> list[int]:
+        return [i for i, c in enumerate(self.choices) if c.phase is phase]
+
+
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """What all steps below share."""
+
+    service: Service
+    scenario: Scenario
+    engine: Engine
+    traffic: Traffic
+    z: float
+    ttft: tuple[Limit, ...]
+    tpot: tuple[Limit, ...]
+    miss: float
+    rejections: list[Rejection] = field(default_factory=list)
+
+    @property
+    def fleet(self) -> tuple[FleetItem, ...]:
+        return self.scenario.fleet
+
+    def replicas(self, choices: Sequence[ReplicaChoice]) -> ReplicaSet:
+        pairs = [(self.fleet[c.item].gpu, c.parallelism) for c in choices]
+        return ReplicaSet.of(self.service.model, self.service.precision, self.engine, pairs, self.z)
+
+    @property
+    def tightest_ttft(self) -> float:
+        return min((limit.time for limit in self.ttft), default=math.inf)
+
+    @property
+    def first_step(self) -> float:
+        """Longest decode step that a first token may wait for. [s]"""
+        ceiling = FIRST_STEP_SHARE * self.tightest_ttft
+        return min([ceiling, *(limit.time for limit in self.tpot)])
+
+    @property
+    def demand(self) -> float:
+        rate = self.service.workload.request_rate
+        return rate * (1 + self.scenario.options.headroom)
+
+
+def build_candidates(
+    scenario: Scenario, service: Service, engine: Engine, z: float | None = None
+) -> CandidateSet:
+    """All candidates of `service` on the scenario's fleet.
+
+    Parameters
+    ----------
+    z : float, optional
+        Normal quantile of the model error to plan for; by default that of ``options.confidence``.
+    """
+    options = scenario.options
+    ttft, tpot = limits(service.slo, Metric.TTFT), limits(service.slo, Metric.TPOT)
+    context = _Context(
+        service=service,
+        scenario=scenario,
+        engine=engine,
+        traffic=Traffic.of(service.workload),
+        z=float(normal_quantile(options.confidence)) if z is None else z,
+        ttft=ttft,
+        tpot=tpot,
+        miss=admission_miss(ttft),
+    )
+    parts: list[CandidateSet] = []
+    if options.colocated is not ColocatedUse.ONLY:
+        parts.append(_disaggregated(context))
+    if options.colocated is not ColocatedUse.FORBIDDEN:
+        parts.append(_colocated(context))
+    merged = _merge(parts)
+    return replace(merged, rejections=tuple(context.rejections))
+
+
+# --------------------------------------------------------------------------------------------
+# Which replicas fit
+
+
+def parallelisms(context: _Context, item: FleetItem, phase: Phase) -> list[Parallelism]:
+    """Legal layouts inside one node of `item`, smallest first."""
+    options = context.scenario.options
+    model = context.service.model
+    sizes = [
+        tp
+        for tp in legal_tp(model, item.node_size)
+        if item.node_size % tp == 0
+        and tp <= (options.max_tp or tp)
+        and (options.allowed_tp is None or tp in options.allowed_tp)
+        and supports_world_size(item.gpu, tp)
+    ]
+    most = 1 if phase is Phase.DECODE else options.max_pp
+    stages = [2**k for k in range(12) if 2**k <= min(most, item.node_size, model.num_layers)]
+    return sorted(Parallelism(tp=tp, pp=pp) for tp in sizes for pp in stages if tp * pp <= item.node_size)
+
+
+def _choices(context: _Context, phase: Phase, budgets: Sequence[int]) -> list[ReplicaChoice]:
+    return [
+        choice
+        for index, item in enumerate(context.fleet)
+        if item.max_gpus != 0 and item.max_gpus_by_phase.get(phase, 1) > 0 and _runs(context, item, phase)
+        for layout in parallelisms(context, item, phase)
+        for budget in budgets
+        if (choice := _choice(context, phase, index, item, layout, budget)) is not None
+    ]
+
+
+def _runs(context: _Context, item: FleetItem, phase: Phase) -> bool:
+    """Whether the GPU has kernels for the weights, natively or as stored weights in 16-bit arithmetic."""
+    weights = context.service.precision.weights
+    if dtype_of_rows(weights, item.gpu) is not None or weights in context.engine.weight_only_dtypes:
+        return True
+    reason = f"no kernel for {weights} weights"
+    context.rejections.append(
+        Rejection(gpu=item.gpu.name, phase=phase, parallelism=Parallelism(), reason=reason)
+    )
+    return False
+
+
+def _choice(
+    context: _Context, phase: Phase, index: int, item: FleetItem, layout: Parallelism, budget: int
+) -> ReplicaChoice | None:
+    service, engine = context.service, context.engine
+    sequences = engine.max_num_seqs
+    if item.gpu.memory < SMALL_GPU_MEMORY:
+        sequences = min(sequences, SMALL_GPU_SEQUENCES)
+    if phase is Phase.PREFILL:
+        sequences = min(sequences, SMALL_GPU_SEQUENCES)
+    budgets = memory_budgets(service.model, service.precision, engine, item.gpu, layout, budget, sequences)
+    tokens = kv_capacity(service.model, service.precision, engine, layout, budgets)
+    memory = tightest(budgets)
+    longest = context.traffic.isl[-1] if phase is Phase.PREFILL else context.traffic.longest
+    if item.max_gpus is not None and layout.num_gpus > item.max_gpus:
+        return None
+    if memory.kv_cache <= 0 or tokens < longest:
+        reason = (
+            f"weights, activations and reserves exceed memory by {-memory.kv_cache / GIB:.1f} GiB per GPU"
+            if memory.kv_cache <= 0
+            else f"KV cache holds {tokens:,} tokens, the longest sequence needs {math.ceil(longest):,}"
+        )
+        context.rejections.append(
+            Rejection(gpu=item.gpu.name, phase=phase, parallelism=layout, reason=reason)
+        )
+        return None
+    return ReplicaChoice(
+        phase=phase,
+        item=index,
+        parallelism=layout,
+        token_budget=budget,
+        max_num_seqs=sequences,
+        kv_tokens=tokens,
+        memory=memory,
+    )
+
+
+# --------------------------------------------------------------------------------------------
+# Disaggregated
+
+
+def _disaggregated(context: _Context) -> CandidateSet:
+    decode = _choices(context, Phase.DECODE, [DECODE_TOKEN_BUDGET])
+    prefill = _choices(context, Phase.PREFILL, [context.engine.prefill_token_budget])
+    if not prefill or not decode:
+        return CandidateSet(evaluated=len(prefill) + len(decode))
+    rates = _path_rates(context, prefill, decode)
+    classes = _transfer_classes(context, rates)
+    prefill_set = _prefill_candidates(context, prefill, rates, classes)
+    decode_set = _decode_candidates(context, decode)
+    merged = _merge([prefill_set, decode_set])
+    illegal = _illegal_pairs(context, merged, prefill, decode, rates)
+    return replace(merged, illegal_pairs=illegal)
+
+
+def _egress(context: _Context, choice: ReplicaChoice) -> float:
+    """NIC rate of all GPUs of a replica. [B/s]"""
+    return network_rate(context.fleet[choice.item], context.engine) * choice.parallelism.num_gpus
+
+
+def _copies(context: _Context, choice: ReplicaChoice) -> float:
+    """Times a KV head is held by a replica, once per rank beyond the number of KV heads. [1]"""
+    fewest = min(run.layer.attention.kv_heads for run in context.service.model.layers)
+    return max(1.0, choice.parallelism.tp / fewest)
+
+
+def _path_rates(
+    context: _Context, prefill: Sequence[ReplicaChoice], decode: Sequence[ReplicaChoice]
+) -> FloatArray:
+    """Rate at which KV bytes get from each prefill to each decode replica; 0 where illegal. [B/s]"""
+    out = np.array([_egress(context, c) for c in prefill])
+    into = np.array([_egress(context, c) for c in decode])
+    copies = np.array([_copies(context, c) for c in decode])
+    rates = np.asarray(np.minimum(out[:, None], into[None, :]) / copies)
+    for i, p in enumerate(prefill):
+        for j, d in enumerate(decode):
+            if pair_violation(_end_point(context, p), _end_point(context, d), context.service.model):
+                rates[i, j] = 0.0
+    return rates
+
+
+def _end_point(context: _Context, choice: ReplicaChoice) -> EndPoint:
+    gpu = context.fleet[choice.item].gpu
+    return EndPoint(
+        parallelism=choice.parallelism,
+        gpu=gpu.name,
+        vendor=gpu.vendor,
+        kv_cache=context.service.precision.kv_cache,
+        block_size=context.engine.block_size,
+    )
+
+
+def _transfer_time(context: _Context, rate: float) -> float:
+    """Exposed transfer of a long prompt, the 99th percentile. [s]"""
+    traffic = context.traffic
+    long = float(np.interp(0.99, np.cumsum(traffic.isl_weights), traffic.isl))
+    per_token = kv_bytes_per_token(context.service.model, context.service.precision.kv_cache)
+    return float(kv_transfer_time(long, per_token, rate, context.engine))
+
+
+def _transfer_classes(context: _Context, rates: FloatArray) -> list[float]:
+    """Path rates worth telling apart, slowest first: each stands for all rates up to the next. [B/s]"""
+    distinct = sorted({float(x) for x in np.unique(rates) if x > 0})
+    if not distinct:
+        return []
+    reference = context.tightest_ttft if math.isfinite(context.tightest_ttft) else math.inf
+    classes = [distinct[0]]
+    for rate in distinct[1:]:
+        saved = _transfer_time(context, classes[-1]) - _transfer_time(context, rate)
+        if math.isfinite(reference) and saved > SAME_CLASS * reference:
+            classes.append(rate)
+    return classes
+
+
+def _prefill_candidates(
+    context: _Context, prefill: Sequence[ReplicaChoice], rates: FloatArray, classes: Sequence[float]
+) -> CandidateSet:
+    """Prefill replicas in every transfer class that some decode replica needs."""
+    choices = [
+        replace(choice, path_rate=rate)
+        for i, choice in enumerate(prefill)
+        for rate, following in zip(classes, [*classes[1:], math.inf], strict=True)
+        if np.any((rates[i] >= rate) & (rates[i] < following))
+    ]
+    if not choices:
+        return CandidateSet(evaluated=len(prefill))
+    traffic, service = context.traffic, context.service
+    r = context.replicas(choices)
+    per_token = kv_bytes_per_token(service.model, service.precision.kv_cache)
+    path = np.array([c.path_rate for c in choices])
+    transfer = np.asarray(kv_transfer_time(traffic.isl[:, None], per_token, path, context.engine))
+    demand = PrefillDemand(
+        ttft=context.ttft,
+        admission_miss=context.miss,
+        first_step=context.first_step if math.isfinite(context.first_step) else 0.0,
+        transfer=transfer,
+        routing=context.scenario.options.routing,
+    )
+
+    def curves(starts: Sequence[int]) -> Curves:
+        result = prefill_curves(r, traffic, demand, context.engine.prefill_token_budget, starts)
+        out = np.array([_egress(context, c) for c in choices])
+        result = result.at_most(_link_rate(context, out), Binding.NETWORK)
+        return result.at_most(_prefill_memory_rate(context, r, choices, transfer), Binding.KV_CAPACITY)
+
+    found = _collect(context, choices, curves)
+    return _without_idle_classes(found)
+
+
+def _link_rate(context: _Context, nic: FloatArray) -> FloatArray:
+    """Requests per second whose KV caches load NICs of rate `nic` [B/s] to the limit. [req/s]"""
+    service = context.service
+    request = context.traffic.mean_isl * kv_bytes_per_token(service.model, service.precision.kv_cache)
+    return np.asarray(LINK_LOAD_LIMIT * nic / request)
+
+
+def _prefill_memory_rate(
+    context: _Context, r: ReplicaSet, choices: Sequence[ReplicaChoice], transfer: FloatArray
+) -> FloatArray:
+    """Rate at which prompts in service or waiting for their transfer fill the prefill's KV cache. [req/s]
+
+    A prompt holds its blocks from the start of its step to the end of its transfer.
+    """
+    traffic, budget = context.traffic, context.engine.prefill_token_budget
+    tokens = np.array([float(c.kv_tokens) for c in choices])
+    weights = traffic.isl_weights * traffic.isl
+    held = weights @ (transfer + context.miss)  # tokens x time while the transfer runs
+    free = np.maximum(tokens - budget - traffic.isl[-1], 0.0)  # beside one step and one long prompt
+    return free / np.maximum(held, 1e-12)
+
+
+def _without_idle_classes(found: CandidateSet) -> CandidateSet:
+    """Drop a faster class that carries no more than the slower one, which has more partners."""
+    keep: list[int] = []
+    best: dict[tuple[int, Parallelism], int] = {}
+    for i, choice in enumerate(found.choices):
+        key = (choice.item, choice.parallelism)
+        slower = best.get(key)
+        if slower is not None:
+            mine, other = (found.candidates[k].curve.per_replica for k in (i, slower))
+            if all(a <= WORTH_A_CLASS * b for a, b in zip(mine, other, strict=True)):
+                continue
+        best[key] = i
+        keep.append(i)
+    return _select(found, keep)
+
+
+def _decode_candidates(context: _Context, choices: list[ReplicaChoice]) -> CandidateSet:
+    r = context.replicas(choices)
+    demand = DecodeDemand(
+        tpot=context.tpot,
+        step=context.first_step,
+        admission_miss=context.miss,
+        kv_tokens=np.array([float(c.kv_tokens) for c in choices]),
+        max_num_seqs=np.array([float(c.max_num_seqs) for c in choices]),
+    )
+    into = np.array([_egress(context, c) / _copies(context, c) for c in choices])
+    link = _link_rate(context, into)
+
+    def curves(starts: Sequence[int]) -> Curves:
+        return decode_curves(r, context.traffic, demand, starts).at_most(link, Binding.NETWORK)
+
+    return _collect(context, choices, curves)
+
+
+def _illegal_pairs(
+    context: _Context,
+    merged: CandidateSet,
+    prefill: Sequence[ReplicaChoice],
+    decode: Sequence[ReplicaChoice],
+    rates: FloatArray,
+) -> frozenset[tuple[int, int]]:
+    """Pairs that break an engine rule, or whose path is slower than the prefill's class."""
+    row = {(c.item, c.parallelism): i for i, c in enumerate(prefill)}
+    column = {(c.item, c.parallelism): j for j, c in enumerate(decode)}
+    pairs = set()
+    for i in merged.of(Phase.PREFILL):
+        p = merged.choices[i]
+        for j in merged.of(Phase.DECODE):
+            d = merged.choices[j]
+            rate = rates[row[p.item, p.parallelism], column[d.item, d.parallelism]]
+            if rate <= 0 or rate < p.path_rate * (1 - 1e-9):
+                pairs.add((i, j))
+    return frozenset(pairs)
+
+
+# --------------------------------------------------------------------------------------------
+# Colocated
+
+
+def _colocated(context: _Context) -> CandidateSet:
+    choices = _choices(context, Phase.COLOCATED, context.engine.token_budgets)
+    if not choices:
+        return CandidateSet()
+    r = context.replicas(choices)
+    demand = ColocatedDemand(
+        ttft=context.ttft,
+        tpot=context.tpot,
+        admission_miss=context.miss,
+        routing=context.scenario.options.routing,
+        policy=context.engine.scheduler,
+        token_budget=np.array([float(c.token_budget) for c in choices]),
+        kv_tokens=np.array([float(c.kv_tokens) for c in choices]),
+        max_num_seqs=np.array([float(c.max_num_seqs) for c in choices]),
+    )
+    return _collect(context, choices, lambda starts: colocated_curves(r, context.traffic, demand, starts))
+
+
+# --------------------------------------------------------------------------------------------
+# Curves -> candidates
+
+
+def replica_counts(most: int) -> tuple[int, ...]:
+    """First replica count of each range up to `most`: one by one, then growing by a quarter."""
+    starts = list(range(1, min(most, _EXACT) + 1))
+    while starts[-1] < most:
+        starts.append(min(most, math.ceil(starts[-1] * _GROWTH)))
+    return tuple(starts)
+
+
+def _collect(
+    context: _Context, choices: Sequence[ReplicaChoice], curves: Callable[[Sequence[int]], Curves]
+) -> CandidateSet:
+    """Evaluate `curves` on as many replica counts as the demand can use, and keep who carries load."""
+    single = curves((1,)).per_replica[:, 0]
+    useful = [i for i, rate in enumerate(single) if rate > 0]
+    for i in set(range(len(choices))) - set(useful):
+        choice = choices[i]
+        context.rejections.append(
+            Rejection(
+                gpu=context.fleet[choice.item].gpu.name,
+                phase=choice.phase,
+                parallelism=choice.parallelism,
+                reason="one request alone exceeds an SLO",
+            )
+        )
+    if not useful:
+        return CandidateSet(evaluated=len(choices))
+    most = [_most_replicas(context, choices[i], float(single[i])) for i in useful]
+    table = curves(replica_counts(max(1, *most)))
+    starts = tuple(int(n) for n in table.starts)
+    return CandidateSet(
+        candidates=tuple(
+            Candidate(
+                name=candidate_name(context, choices[i]),
+                phase=choices[i].phase,
+                gpu_type=choices[i].item,
+                gpus=choices[i].parallelism.num_gpus,
+                curve=CapacityCurve(starts=starts, per_replica=tuple(table.per_replica[i].tolist())),
+                max_replicas=most[k],
+            )
+            for k, i in enumerate(useful)
+        ),
+        choices=tuple(choices[i] for i in useful),
+        operating=tuple(table.operating[i] for i in useful),
+        binds=tuple(tuple(Binding(str(b)) for b in table.binds[i]) for i in useful),
+        evaluated=len(choices),
+    )
+
+
+def _most_replicas(context: _Context, choice: ReplicaChoice, single: float) -> int:
+    """Replicas that the stock holds, and that the demand can use with spares and minimum."""
+    item, options = context.fleet[choice.item], context.scenario.options
+    caps = [MOST_REPLICAS]
+    if item.max_gpus is not None:
+        caps.append(item.max_gpus // choice.parallelism.num_gpus)
+    if choice.phase in item.max_gpus_by_phase:
+        caps.append(item.max_gpus_by_phase[choice.phase] // choice.parallelism.num_gpus)
+    if context.scenario.objective is not Objective.THROUGHPUT:
+        needed = math.ceil(context.demand / single) + options.spare_replicas
+        caps.append(max(needed, options.min_replicas_per_pool))
+    return min(caps)
+
+
+def candidate_name(context: _Context, choice: ReplicaChoice) -> str:
+    """Unique and readable: phase, GPU, layout, and what else tells candidates apart."""
+    item = context.fleet[choice.item]
+    parts = [choice.phase.value, item.gpu.name, f"tp{choice.parallelism.tp}"]
+    if choice.parallelism.pp > 1:
+        parts.append(f"pp{choice.parallelism.pp}")
+    if choice.phase is Phase.COLOCATED:
+        parts.append(f"chunk{choice.token_budget}")
+    if math.isfinite(choice.path_rate):
+        parts.append(f"path{choice.path_rate / GIGA:.4g}")
+    return "-".join(parts)
+
+
+def _select(found: CandidateSet, keep: Sequence[int]) -> CandidateSet:
+    return replace(
+        found,
+        candidates=tuple(found.candidates[i] for i in keep),
+        choices=tuple(found.choices[i] for i in keep),
+        operating=tuple(found.operating[i] for i in keep),
+        binds=tuple(found.binds[i] for i in keep),
+    )
+
+
+def _merge(parts: Sequence[CandidateSet]) -> CandidateSet:
+    """Concatenate; pair indices of later parts shift."""
+    pairs: set[tuple[int, int]] = set()
+    offset = 0
+    for part in parts:
+        pairs |= {(i + offset, j + offset) for i, j in part.illegal_pairs}
+        offset += len(part.candidates)
+    return CandidateSet(
+        candidates=tuple(c for p in parts for c in p.candidates),
+        choices=tuple(c for p in parts for c in p.choices),
+        operating=tuple(o for p in parts for o in p.operating),
+        binds=tuple(b for p in parts for b in p.binds),
+        illegal_pairs=frozenset(pairs),
+        evaluated=sum(p.evaluated for p in parts),
+    )

@@ -1,0 +1,510 @@
+"""Load that n equal replicas carry within the SLOs: the capacity curves that the program reads.
+
+Each function takes a :class:`~planner.latency.ReplicaSet` of C replicas and a grid of N replica
+counts and returns rates per replica of shape ``(C, N)``, with what ends them. The rules are those of
+ARCHITECTURE.md, "Capacity of a group":
+
+- prefill: the exceedance of wait + own service + exposed transfer + first decode step, over all
+  prompt lengths, stays within the SLO's miss share;
+- decode: the quantile of the product-form batch keeps the step within the TPOT limit, and the
+  batch within the KV cache and the sequence limit;
+- colocated: both, with steps lengthened by the prompts mixed into them.
+
+Capacity is the rate at which percentiles meet :data:`SLO_MARGIN` times the SLO, so that a simulated
+check normally passes at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.arrays import FloatArray
+from planner.latency import Companions, PromptTime, ReplicaSet, decode_step_time, prompt_time
+from planner.plan import Binding
+from planner.queueing import (
+    ServiceShape,
+    gamma_tail,
+    normal_quantile,
+    occupancy_quantile,
+    operating_batch_for_quantile,
+    pooled_wait,
+)
+from planner.specs import Metric, Routing, SchedulerPolicy, Slo
+from planner.traffic import Traffic
+
+SLO_MARGIN = 0.97  # share of an SLO's limit that is planned to [1]
+ADMISSION_SHARE = 0.1  # share of the TTFT miss budget left to waits for a decode slot [1]
+DEFAULT_ADMISSION_MISS = 0.01  # where no TTFT percentile bounds it [1]
+FIRST_STEP_SHARE = 0.5  # most of a TTFT limit that the first decode step may take [1]
+MOST_UTILIZATION = 0.995  # of a prefill queue; no steady state is near beyond [1]
+BUSY = 0.9  # utilization from which a prefill group is said to be bound by compute [1]
+PROMPTS_PER_STEP = (1, 2, 4, 8, 16, 32)
+_BISECTIONS = 22
+_BATCH_POINTS = 24
+_OUTPUT_POINTS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """One bound on a latency: its `probability` (None: the mean) within `time`. [1, s]"""
+
+    probability: float | None
+    time: float
+
+    @property
+    def miss(self) -> float:
+        """Share of requests that may exceed it. [1]"""
+        return 1.0 if self.probability is None else 1.0 - self.probability
+
+
+def limits(slo: Slo, metric: Metric) -> tuple[Limit, ...]:
+    """Planned bounds of one metric: the SLO's, times :data:`SLO_MARGIN`."""
+    return tuple(Limit(t.statistic.probability, SLO_MARGIN * t.limit) for t in slo.of(metric))
+
+
+def admission_miss(ttft: Sequence[Limit]) -> float:
+    """Share of requests that may have to wait for a decode slot. [1]"""
+    shares = [ADMISSION_SHARE * limit.miss for limit in ttft if limit.probability is not None]
+    return min([DEFAULT_ADMISSION_MISS, *shares])
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """Rates of C replicas over N replica counts.
+
+    Attributes
+    ----------
+    starts : ndarray of int, shape (N,)
+        Replica counts.
+    per_replica : ndarray, shape (C, N)
+        Rate of one of n replicas. [req/s]
+    operating : ndarray, shape (C, N)
+        At that rate: prompts per step (prefill), or the operating batch (decode, colocated).
+    binds : ndarray of str, shape (C, N)
+        What ends the rate, a :class:`~planner.plan.Binding`.
+    """
+
+    starts: NDArray[np.int64]
+    per_replica: FloatArray
+    operating: FloatArray
+    binds: NDArray[np.str_]
+
+    def at_most(self, rate: FloatArray, binding: Binding) -> Curves:
+        """Cut the rates of replica c at ``rate[c]``, an effect that does not pool. [req/s]"""
+        cut = rate[:, None] < self.per_replica
+        share = np.where(cut, rate[:, None] / np.maximum(self.per_replica, 1e-300), 1.0)
+        return Curves(
+            self.starts,
+            np.where(cut, rate[:, None], self.per_replica),
+            np.where(cut, self.operating * share, self.operating),
+            np.where(cut, binding.value, self.binds),
+        )
+
+
+# --------------------------------------------------------------------------------------------
+# Prefill
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillDemand:
+    """What a prefill group must meet.
+
+    Attributes
+    ----------
+    ttft : tuple of Limit
+    admission_miss : float
+        Part of the miss share that waits for decode slots take. [1]
+    first_step : float
+        Decode step that a user waits for before the first token. [s]
+    transfer : ndarray, shape (points, C)
+        Exposed KV transfer of each prompt length. [s]
+    routing : Routing
+    """
+
+    ttft: tuple[Limit, ...]
+    admission_miss: float
+    first_step: float
+    transfer: FloatArray
+    routing: Routing
+
+
+def prefill_curves(
+    r: ReplicaSet, traffic: Traffic, demand: PrefillDemand, token_budget: int, starts: Sequence[int]
+) -> Curves:
+    """Capacity of prefill replicas.
+
+    Several prompts may share a step (greedy batching under load): each number of prompts per step is
+    a queue with that many-fold service per visit and a share of it per prompt; the engine does at
+    least as well as the best fixed number.
+    """
+    counts = np.asarray(starts)
+    best = np.zeros((len(r.tp), len(counts)))
+    prompts = np.ones_like(best)
+    utilization = np.zeros_like(best)
+    for number in _prompts_per_step(traffic, token_budget):
+        service = _prompt_service(r, traffic, number, token_budget)
+        rate, load = _prefill_rate(service, number, r, traffic, demand, counts)
+        better = rate > best
+        best = np.where(better, rate, best)
+        prompts = np.where(better, number, prompts)
+        utilization = np.where(better, load, utilization)
+    binds = np.where(utilization >= BUSY, Binding.COMPUTE.value, Binding.TTFT.value)
+    return _pooled(Curves(counts, best, prompts, binds))
+
+
+def _prompts_per_step(traffic: Traffic, token_budget: float) -> list[int]:
+    return [b for b in PROMPTS_PER_STEP if b == 1 or b * traffic.mean_query <= token_budget]
+
+
+def _companions(traffic: Traffic, number: int) -> Companions:
+    return Companions(number - 1.0, traffic.mean_query, traffic.mean_area)
+
+
+def _prompt_service(r: ReplicaSet, traffic: Traffic, number: int, token_budget: float) -> FloatArray:
+    """Step time of each prompt length beside `number` - 1 average prompts, shape (C, points). [s]"""
+    time = prompt_time(
+        r, traffic.query[:, None], traffic.cached[:, None], token_budget, _companions(traffic, number)
+    )
+    return np.ascontiguousarray(time.service.T)
+
+
+def _prefill_rate(
+    service: FloatArray,
+    number: int,
+    r: ReplicaSet,
+    traffic: Traffic,
+    demand: PrefillDemand,
+    counts: NDArray[np.int64],
+) -> tuple[FloatArray, FloatArray]:
+    """Largest rate per replica and its utilization, by bisection on the utilization. (C, N)"""
+    weights = traffic.isl_weights
+    occupancy = service / (number * r.pp[:, None])
+    shape = ServiceShape.of(occupancy[:, None, :], weights)
+    latency = service + demand.transfer.T + demand.first_step
+    low = np.zeros((len(service), len(counts)))
+    high = np.full_like(low, MOST_UTILIZATION)
+    for _ in range(_BISECTIONS):
+        middle = 0.5 * (low + high)
+        wait = pooled_wait(demand.routing, shape, middle * counts / shape.mean, counts, traffic.arrival_scv)
+        sojourn = wait.plus(latency[:, None, :], weights)
+        fits = np.ones(low.shape, dtype=bool)
+        for limit in demand.ttft:
+            if limit.probability is None:
+                fits &= sojourn.mean <= limit.time
+            else:
+                fits &= sojourn.exceeds(limit.time) <= limit.miss - demand.admission_miss
+        low, high = np.where(fits, middle, low), np.where(fits, high, middle)
+    low = np.where(low <= MOST_UTILIZATION * 2.0 ** (1 - _BISECTIONS), 0.0, low)
+    return low / shape.mean, low
+
+
+# --------------------------------------------------------------------------------------------
+# Decode
+
+
+def batch_for_tokens(capacity: FloatArray, traffic: Traffic, miss: float) -> FloatArray:
+    r"""Sequences whose reserved tokens fit `capacity` [tok] with probability ``1 - miss``.
+
+    Notes
+    -----
+    Solves :math:`B\mu + z\sigma\sqrt{B} = capacity` for the sum of B reserved lengths.
+    """
+    z = float(normal_quantile(1 - miss)) * traffic.reserved_sd
+    mu = traffic.reserved
+    root = (np.sqrt(z * z + 4 * mu * np.maximum(capacity, 0.0)) - z) / (2 * mu)
+    return np.asarray(root * root)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeDemand:
+    """What a decode group must meet.
+
+    Attributes
+    ----------
+    tpot : tuple of Limit
+    step : float
+        Longest first step that the TTFT leaves room for. [s]
+    admission_miss : float
+        Share of requests that may find no free slot. [1]
+    kv_tokens, max_num_seqs : ndarray, shape (C,)
+        Slots of one replica. [tok, 1]
+    """
+
+    tpot: tuple[Limit, ...]
+    step: float
+    admission_miss: float
+    kv_tokens: FloatArray
+    max_num_seqs: FloatArray
+
+
+def batch_grid(r: ReplicaSet, largest: float) -> FloatArray:
+    """Batches at which decode steps are evaluated: whole captured micro-batches, shape (points, C)."""
+    sizes = [float(s) for s in r.engine.graph_batch_sizes if s <= largest]
+    if not sizes or sizes[-1] < largest:
+        above = np.arange(sizes[-1] if sizes else 0.0, largest, 64.0)[1:]
+        sizes += [*above.tolist(), largest]
+    return np.asarray(np.array(sizes)[:, None] * r.pp)
+
+
+def decode_curves(r: ReplicaSet, traffic: Traffic, demand: DecodeDemand, starts: Sequence[int]) -> Curves:
+    """Capacity of decode replicas: the operating batch whose quantiles stay within every limit."""
+    counts = np.asarray(starts)
+    grid = batch_grid(r, float(np.max(demand.max_num_seqs)))
+    times = decode_step_time(r, grid, traffic.decode_context)
+    grid, times = np.ascontiguousarray(grid.T), np.ascontiguousarray(times.T)
+
+    slots = batch_for_tokens(demand.kv_tokens, traffic, demand.admission_miss)
+    ceilings = [
+        (Binding.KV_CAPACITY, 1 - demand.admission_miss, slots),
+        (Binding.MAX_NUM_SEQS, 1 - demand.admission_miss, demand.max_num_seqs),
+        (Binding.TTFT, 1 - demand.admission_miss, _largest_batch(grid, times, demand.step)),
+    ]
+    for limit in demand.tpot:
+        # the mean of a nearly linear step is the step at the operating batch
+        probability = 0.5 if limit.probability is None else limit.probability
+        ceilings.append((Binding.TPOT, probability, _largest_batch(grid, times, limit.time)))
+
+    operating = np.full((len(grid), len(counts)), np.inf)
+    binds = np.full(operating.shape, Binding.TPOT.value, dtype="U24")
+    for binding, probability, ceiling in ceilings:
+        batch = operating_batch_for_quantile(
+            ceiling[:, None], grid[:, None, :], times[:, None, :], counts, probability
+        )
+        batch = np.where(ceiling[:, None] >= 1.0, batch, 0.0)
+        binds = np.where(batch < operating, binding.value, binds)
+        operating = np.minimum(operating, batch)
+    step = _interpolate(grid, times, operating)
+    return _pooled(Curves(counts, operating / (traffic.mean_osl * step), operating, binds))
+
+
+def _largest_batch(grid: FloatArray, times: FloatArray, limit: float) -> FloatArray:
+    """Largest batch whose step stays within `limit`, interpolated; 0 where even one does not fit. (C,)"""
+    if not np.isfinite(limit):
+        return grid[:, -1]
+    fits = np.logical_and.accumulate(times <= limit, axis=1).sum(axis=1)
+    last = np.clip(fits - 1, 0, grid.shape[1] - 2)
+    rows = np.arange(len(grid))
+    x0, x1 = grid[rows, last], grid[rows, last + 1]
+    t0, t1 = times[rows, last], times[rows, last + 1]
+    share = np.clip((limit - t0) / np.maximum(t1 - t0, 1e-12), 0.0, 1.0)
+    return np.where(fits == 0, 0.0, x0 + share * (x1 - x0))
+
+
+def _interpolate(grid: FloatArray, values: FloatArray, x: FloatArray) -> FloatArray:
+    """Row-wise linear interpolation of ``values[c]`` over ``grid[c]`` at ``x[c]``, flat at the ends."""
+    result = np.empty(x.shape)
+    for row in range(len(grid)):
+        result[row] = np.interp(x[row], grid[row], values[row])
+    return result
+
+
+# --------------------------------------------------------------------------------------------
+# Colocated
+
+
+@dataclass(frozen=True, slots=True)
+class ColocatedDemand:
+    """What a colocated group must meet; the fields are those of the two demands above."""
+
+    ttft: tuple[Limit, ...]
+    tpot: tuple[Limit, ...]
+    admission_miss: float
+    routing: Routing
+    policy: SchedulerPolicy
+    token_budget: FloatArray
+    kv_tokens: FloatArray
+    max_num_seqs: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class ColocatedState:
+    """Colocated replicas over a grid of operating batches; arrays of shape (grid, C).
+
+    Attributes
+    ----------
+    batch : operating batch
+    rate : request rate of a replica that holds it. [req/s]
+    step : mean time between tokens of a sequence, prompts included. [s]
+    decode_step : pure decode step. [s]
+    stolen, stolen_square : time a prompt adds to the steps of the others, mean and mean square. [s, s^2]
+    """
+
+    batch: FloatArray
+    rate: FloatArray
+    step: FloatArray
+    decode_step: FloatArray
+    stolen: FloatArray
+    stolen_square: FloatArray
+
+
+def colocated_state(
+    r: ReplicaSet, traffic: Traffic, policy: SchedulerPolicy, token_budget: FloatArray, batch: FloatArray
+) -> tuple[ColocatedState, PromptTime]:
+    r"""Steady state of colocated replicas that hold `batch` decoding sequences, shape (grid, C).
+
+    Returns the state and the time of each prompt length, shape (points, grid, C).
+
+    Notes
+    -----
+    Prompts take a share :math:`\lambda E[\Delta]` of the time from decoding, so that a token takes
+    :math:`t_{dec}/(1-\lambda E[\Delta])` on average, and
+    :math:`B = \lambda\,osl\,t_{dec}/(1-\lambda E[\Delta])` gives
+    :math:`\lambda = B/(osl\,t_{dec} + B E[\Delta])` (ours; at a closed loop it is the steady state of
+    chunked prefill, ``TPOT = t_dec + B (steps/osl)(t_mixed - t_dec)``). With prefill first, decoding
+    stops for the whole prompt: :math:`\Delta` is the prompt's own time. A pipeline's stages are held up
+    one at a time.
+    """
+    alone = policy is SchedulerPolicy.PREFILL_FIRST
+    time = prompt_time(
+        r,
+        traffic.query[:, None, None],
+        traffic.cached[:, None, None],
+        token_budget,
+        decode_batch=0.0 * batch if alone else batch,
+        context=traffic.decode_context,
+    )
+    stolen = (time.service if alone else time.stolen) / r.pp
+    weights = traffic.isl_weights
+    mean = np.tensordot(weights, stolen, axes=1)
+    square = np.tensordot(weights, stolen**2, axes=1)
+    decode = decode_step_time(r, batch, traffic.decode_context)
+    rate = batch / (traffic.mean_osl * decode + batch * mean)
+    state = ColocatedState(
+        batch=batch,
+        rate=rate,
+        step=batch / (rate * traffic.mean_osl),
+        decode_step=decode,
+        stolen=mean,
+        stolen_square=square,
+    )
+    return state, time
+
+
+def colocated_curves(
+    r: ReplicaSet, traffic: Traffic, demand: ColocatedDemand, starts: Sequence[int]
+) -> Curves:
+    """Capacity of colocated replicas: the last point of a grid of batches that meets every limit."""
+    counts = np.asarray(starts)
+    slots = batch_for_tokens(demand.kv_tokens, traffic, demand.admission_miss)
+    largest = np.maximum(np.minimum(np.minimum(slots, demand.max_num_seqs), demand.token_budget / 2), 1.0)
+    batch = np.geomspace(1 / 128, 1.0, _BATCH_POINTS)[:, None] * largest
+    state, time = colocated_state(r, traffic, demand.policy, demand.token_budget, batch)
+
+    margins = {
+        Binding.TPOT: _tpot_margin(state, traffic, demand.tpot, counts),
+        Binding.TTFT: _ttft_margin(state, time, r, traffic, demand, counts),
+        Binding.KV_CAPACITY: _slot_margin(state, slots, demand.admission_miss, counts),
+        Binding.MAX_NUM_SEQS: _slot_margin(state, demand.max_num_seqs, demand.admission_miss, counts),
+    }
+    names = np.array([b.value for b in margins])
+    stacked = np.stack(np.broadcast_arrays(*margins.values()))
+    worst, which = stacked.max(axis=0), stacked.argmax(axis=0)
+    rate, operating, index = _last_within(worst, state)
+    return _pooled(Curves(counts, rate, operating, names[np.take_along_axis(which, index[None], 0)[0]]))
+
+
+def _last_within(
+    margin: FloatArray, state: ColocatedState
+) -> tuple[FloatArray, FloatArray, NDArray[np.int64]]:
+    """Rate and batch where `margin` (grid, C, N) first rises above 0, interpolated, and that grid point."""
+    fits = np.logical_and.accumulate(margin <= 0, axis=0).sum(axis=0)
+    last = np.clip(fits - 1, 0, len(margin) - 2)
+    m0 = np.take_along_axis(margin, last[None], 0)[0]
+    m1 = np.take_along_axis(margin, last[None] + 1, 0)[0]
+    rising = np.isfinite(m1) & (m1 > m0)
+    share = np.where(rising, np.clip(-m0 / np.where(rising, m1 - m0, 1.0), 0.0, 1.0), 0.0)
+    share = np.where(fits == len(margin), 1.0, share)
+
+    def between(values: FloatArray) -> FloatArray:
+        v0 = np.take_along_axis(values[:, :, None], last[None], 0)[0]
+        v1 = np.take_along_axis(values[:, :, None], last[None] + 1, 0)[0]
+        return np.where(fits == 0, 0.0, v0 + share * (v1 - v0))
+
+    return between(state.rate), between(state.batch), np.minimum(last + 1, len(margin) - 1)
+
+
+def _tpot_margin(
+    state: ColocatedState, traffic: Traffic, tpot: Sequence[Limit], counts: NDArray[np.int64]
+) -> FloatArray:
+    r"""log(exceedance / allowed) of the worst TPOT limit, shape (grid, C, N).
+
+    Notes
+    -----
+    A request's TPOT is the pure step at its batch plus the prompts that fell between its tokens: over
+    ``osl - 1`` steps a compound Poisson sum. Both fluctuations are taken together as a gamma variable
+    above the lightest step.
+    """
+    slope = np.gradient(state.decode_step, axis=0) / np.gradient(state.batch, axis=0)
+    elasticity = np.clip(state.batch * slope / state.decode_step, 0.0, 0.95)
+    floor = state.decode_step[0]
+    mean = state.step - floor
+    batch_variance = slope**2 * state.batch / (1 - elasticity)
+    osl, weights = _coarse(traffic.osl, traffic.osl_weights)
+    steps = np.maximum(osl - 1, 1.0)
+    interruptions = (state.rate * state.step * state.stolen_square)[..., None] / steps
+    worst = np.full((*state.rate.shape, len(counts)), -np.inf)
+    for limit in tpot:
+        if limit.probability is None:
+            margin = np.log(state.step / limit.time)[..., None] + np.zeros(len(counts))
+        else:
+            variance = batch_variance[..., None, None] / counts[:, None] + interruptions[..., None, :]
+            tail = gamma_tail(mean[..., None, None], variance, (limit.time - floor)[:, None, None])
+            margin = np.log(np.maximum(tail @ weights, 1e-12) / limit.miss)
+        worst = np.maximum(worst, margin)
+    return worst
+
+
+def _ttft_margin(
+    state: ColocatedState,
+    time: PromptTime,
+    r: ReplicaSet,
+    traffic: Traffic,
+    demand: ColocatedDemand,
+    counts: NDArray[np.int64],
+) -> FloatArray:
+    """log(exceedance / allowed) of the worst TTFT limit, shape (grid, C, N); inf where unstable."""
+    weights = traffic.isl_weights
+    service = np.moveaxis(time.service, 0, -1)
+    occupancy = service / r.pp[:, None]
+    shape = ServiceShape.of(occupancy[:, :, None, :], weights)
+    wait = pooled_wait(demand.routing, shape, state.rate[..., None] * counts, counts, traffic.arrival_scv)
+    residual = 0.5 * state.decode_step[..., None]  # the step that runs when a prompt arrives
+    sojourn = wait.plus((service + residual)[:, :, None, :], weights)
+    worst = np.where(np.isfinite(wait.mean), -np.inf, np.inf)
+    for limit in demand.ttft:
+        if limit.probability is None:
+            margin = np.log(np.maximum(sojourn.mean, 1e-12) / limit.time)
+        else:
+            allowed = limit.miss - demand.admission_miss
+            margin = np.log(np.maximum(sojourn.exceeds(limit.time), 1e-12) / allowed)
+        worst = np.maximum(worst, margin)
+    return np.asarray(worst)
+
+
+def _slot_margin(
+    state: ColocatedState, slots: FloatArray, miss: float, counts: NDArray[np.int64]
+) -> FloatArray:
+    """log(batch quantile / slots), shape (grid, C, N)."""
+    slope = np.gradient(state.step, axis=0) / np.gradient(state.batch, axis=0)
+    elasticity = np.clip(state.batch * slope / state.step, 0.0, 0.95)
+    quantile = occupancy_quantile(state.batch[..., None], elasticity[..., None], counts, 1 - miss)
+    return np.asarray(np.log(np.maximum(quantile, 1e-12) / np.maximum(slots, 1e-12)[:, None]))
+
+
+def _coarse(points: FloatArray, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Merge neighbours of a discrete distribution down to a dozen points; means are kept."""
+    if len(points) <= _OUTPUT_POINTS:
+        return points, weights
+    edges = np.linspace(0, len(points), _OUTPUT_POINTS + 1).astype(int)[:-1]
+    merged = np.add.reduceat(weights, edges)
+    return np.add.reduceat(points * weights, edges) / merged, merged
+
+
+def _pooled(curves: Curves) -> Curves:
+    """Rates per replica never fall with the number of replicas: a larger pool can act as two."""
+    rates = np.maximum.accumulate(curves.per_replica, axis=1)
+    return Curves(curves.starts, rates, curves.operating, curves.binds)

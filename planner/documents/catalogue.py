@@ -1,0 +1,83 @@
+"""The files of the built-in catalogue: shapes of known models, statistics of real traffic."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from planner.documents.source import DocumentModel, Tree
+from planner.documents.sourced import NonNegative, Positive, PositiveInt, Text
+from planner.errors import Problem
+
+# --------------------------------------------------------------------------------------------
+# Models
+
+
+class ModelEntry(DocumentModel):
+    """One shape and every name it is published under."""
+
+    ids: tuple[Text, ...] = Field(min_length=1, description="Published ids, the canonical one first.")
+    aliases: tuple[Text, ...] = Field(default=(), description="Short names for the canonical id.")
+    source: Text = Field(description="Where the numbers come from.")
+    unverified: bool = Field(default=False, description="True where the source could not be read again.")
+    config: dict[str, Any] = Field(description="The checkpoint's config.json, as far as it is needed.")
+    variants: dict[str, dict[str, Any]] = Field(
+        default_factory=dict, description="Ids whose configuration differs, and in which keys."
+    )
+
+
+class ModelsDocument(DocumentModel):
+    """Every model of the catalogue."""
+
+    models: tuple[ModelEntry, ...] = Field(min_length=1, description="In the order in which they are listed.")
+
+
+# --------------------------------------------------------------------------------------------
+# Traffic
+
+
+class QuantileTable(DocumentModel):
+    """A length distribution: quantiles, linear between."""
+
+    mean: Positive = Field(description="Mean of the trace, not of the table. [tok]")
+    probabilities: tuple[Annotated[float, Field(ge=0, le=1)], ...] = Field(description="Ascending, 0 to 1.")
+    values: tuple[NonNegative, ...] = Field(description="Quantiles at these probabilities. [tok]")
+
+
+class TrafficDocument(DocumentModel):
+    """Statistics of a recorded traffic; facts only, no row of the trace."""
+
+    name: Text = Field(description="Name that scenarios use, equal to the file's stem.")
+    description: Text = Field(description="What was recorded.")
+    citation: Text = Field(description="Publication to cite.")
+    source: Text = Field(description="File and revision that the statistics were computed from.")
+    licence: Text = Field(description="Licence of the trace.")
+    requests: PositiveInt = Field(description="Rows of the trace.")
+    duration_s: Positive = Field(description="Last minus first arrival. [s]")
+    request_rate: Positive = Field(description="Requests per duration. [req/s]")
+    interarrival_cv: NonNegative = Field(description="Coefficient of variation of inter-arrival times.")
+    dispersion_10s: NonNegative = Field(description="Variance over mean of arrivals in windows of 10 s.")
+    dispersion_60s: NonNegative = Field(description="The same in windows of 60 s.")
+    peak_60s_request_rate: Positive = Field(description="Of the busiest window of 60 s. [req/s]")
+    input_tokens: QuantileTable = Field(description="Prompt lengths.")
+    output_tokens: QuantileTable = Field(description="Output lengths.")
+    isl_per_output_token: Positive = Field(
+        description="Mean prompt length seen by an output token, E[isl osl] / E[osl]. [tok]"
+    )
+    note: str = Field(default="", description="What a reader has to know to use the figures.")
+
+    @classmethod
+    def check(cls, tree: Tree) -> list[Problem]:
+        """Tables have as many values as probabilities."""
+        problems = []
+        for key in ("input_tokens", "output_tokens"):
+            table = tree.get(key)
+            if not isinstance(table, dict):
+                continue
+            p, v = table.get("probabilities"), table.get("values")
+            if isinstance(p, list) and isinstance(v, list) and len(p) != len(v):
+                problems.append(
+                    tree.problem((key, "values"), "needs one value per probability", show_value=False)
+                )
+        return problems

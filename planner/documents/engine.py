@@ -1,0 +1,150 @@
+"""The file of one serving engine at one version: overheads, scheduler, memory reserves."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from planner.documents.source import DocumentModel, Tree, load_document
+from planner.documents.sourced import Fraction, NonNegative, Positive, PositiveInt, Sourced, Text
+from planner.errors import Problem
+from planner.specs import Dtype, Engine, Phase, SchedulerPolicy, TransferCosts
+from planner.units import GIB, MICRO, MILLI
+
+Sizes = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
+
+
+class SchedulerSection(DocumentModel):
+    """How the engine forms its steps."""
+
+    policy: Sourced[SchedulerPolicy] = Field(description="chunked_prefill or prefill_first.")
+    max_num_seqs: Sourced[PositiveInt] = Field(description="Sequences in a step, by default.")
+    token_budgets: Sourced[Sizes] = Field(
+        description="Limits on the tokens of a step worth trying for colocated replicas. [tok]"
+    )
+    prefill_token_budget: Sourced[PositiveInt] = Field(description="That of a prefill replica. [tok]")
+    block_size: Sourced[PositiveInt] = Field(description="Tokens of a KV block. [tok]")
+    graph_batch_sizes: Sourced[Sizes] = Field(description="Captured decode batch sizes, ascending.")
+
+
+class OverheadSection(DocumentModel):
+    """Time that is not in the kernels' own."""
+
+    step_ms: Sourced[NonNegative] = Field(description="Host time of a step. [ms]")
+    sequence_us: Sourced[NonNegative] = Field(description="Host time per sequence of a step. [us]")
+    eager_us_per_layer: Sourced[NonNegative] = Field(
+        description="Added per layer where a step runs without a graph. [us]"
+    )
+    decode_scale: Sourced[Positive] = Field(description="Multiplier on kernel time of decode steps.")
+    prefill_scale: Sourced[Positive] = Field(description="Multiplier on kernel time of prompts.")
+
+
+class MemorySection(DocumentModel):
+    """What the engine takes and reserves on each GPU."""
+
+    utilization: Sourced[Fraction] = Field(description="Share of the GPU's memory that the engine takes.")
+    non_torch_single_gib: Sourced[NonNegative] = Field(description="Outside the allocator at TP 1. [GiB]")
+    non_torch_parallel_gib: Sourced[NonNegative] = Field(description="The same at TP 2 and above. [GiB]")
+    logits_bytes_per_entry: Sourced[NonNegative] = Field(
+        description="Peak of the sampler per sequence and vocabulary entry. [B]"
+    )
+
+
+class TransferSection(DocumentModel):
+    """Moving a KV cache between replicas."""
+
+    connector: Sourced[Text] = Field(description="The engine's name of the connector.")
+    first_token_phase: Sourced[Phase] = Field(description="Which side emits the first token.")
+    rdma_efficiency: Sourced[Fraction] = Field(description="Share of line rate reached with RDMA.")
+    tcp_efficiency: Sourced[Fraction] = Field(description="Share of line rate reached with TCP.")
+    fixed_ms: Sourced[NonNegative] = Field(description="Per request. [ms]")
+    per_block_us: Sourced[NonNegative] = Field(description="Per block descriptor. [us]")
+    overlap: Sourced[Annotated[float, Field(ge=0, le=1)]] = Field(
+        description="Share of a transfer hidden behind the rest of the prefill."
+    )
+
+
+class EngineDocument(DocumentModel):
+    """A serving engine: what it adds to the kernels' time and takes from the memory."""
+
+    name: Text = Field(description="Name that scenarios use, equal to the file's stem.")
+    version: Text = Field(description="Version that the figures are for.")
+    weight_only_dtypes: Sourced[tuple[Dtype, ...]] = Field(
+        description="Weight formats that run with 16-bit arithmetic where a GPU lacks their tensor cores."
+    )
+    scheduler: SchedulerSection = Field(description="How the engine forms its steps.")
+    overheads: OverheadSection = Field(description="Time that is not in the kernels' own.")
+    memory: MemorySection = Field(description="What the engine takes and reserves on each GPU.")
+    transfer: TransferSection = Field(description="Moving a KV cache between replicas.")
+    log_sd: Sourced[Positive] = Field(
+        description="Spread of the end-to-end model error with these constants, in natural log."
+    )
+
+    @classmethod
+    def check(cls, tree: Tree) -> list[Problem]:
+        """Lists of sizes ascend."""
+        return [
+            tree.problem(path, "must ascend", show_value=False)
+            for key in ("token_budgets", "graph_batch_sizes")
+            if not _ascends(tree.get(*(path := ("scheduler", key, "value"))))
+        ]
+
+
+def _ascends(values: object) -> bool:
+    if not isinstance(values, list) or not all(isinstance(v, int) for v in values):
+        return True  # the schema says what is wrong with it
+    return all(a < b for a, b in pairwise(values))
+
+
+def load_engine_file(path: str | Path) -> Engine:
+    """Read an engine file.
+
+    Raises
+    ------
+    SpecError
+        With every problem of the file.
+    """
+    return engine_from_document(load_document(path, EngineDocument).model)
+
+
+def engine_from_document(document: EngineDocument) -> Engine:
+    """The engine in SI units."""
+    scheduler, overheads, memory = document.scheduler, document.overheads, document.memory
+    return Engine(
+        name=document.name,
+        version=document.version,
+        scheduler=scheduler.policy.value,
+        step_overhead=overheads.step_ms.value * MILLI,
+        sequence_overhead=overheads.sequence_us.value * MICRO,
+        decode_scale=overheads.decode_scale.value,
+        prefill_scale=overheads.prefill_scale.value,
+        memory_utilization=memory.utilization.value,
+        non_torch_single=memory.non_torch_single_gib.value * GIB,
+        non_torch_parallel=memory.non_torch_parallel_gib.value * GIB,
+        logits_bytes_per_entry=memory.logits_bytes_per_entry.value,
+        max_num_seqs=scheduler.max_num_seqs.value,
+        token_budgets=scheduler.token_budgets.value,
+        prefill_token_budget=scheduler.prefill_token_budget.value,
+        graph_batch_sizes=scheduler.graph_batch_sizes.value,
+        eager_overhead=overheads.eager_us_per_layer.value * MICRO,
+        block_size=scheduler.block_size.value,
+        first_token_phase=document.transfer.first_token_phase.value,
+        weight_only_dtypes=document.weight_only_dtypes.value,
+        transfer=_transfer(document.transfer),
+        connector=document.transfer.connector.value,
+        log_sd=document.log_sd.value,
+        provenance=f"{document.name} {document.version}: {document.log_sd.source}",
+    )
+
+
+def _transfer(section: TransferSection) -> TransferCosts:
+    return TransferCosts(
+        rdma_efficiency=section.rdma_efficiency.value,
+        tcp_efficiency=section.tcp_efficiency.value,
+        fixed=section.fixed_ms.value * MILLI,
+        per_block=section.per_block_us.value * MICRO,
+        overlap=section.overlap.value,
+    )

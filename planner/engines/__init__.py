@@ -1,0 +1,35 @@
+"""Serving engines: one data file per engine, and the rules of what each can run."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from planner.documents.engine import load_engine_file
+from planner.documents.source import unknown_name
+from planner.errors import SpecError
+from planner.specs import Engine
+
+_FOLDER = Path(str(files(__name__)))
+
+
+def engine_names() -> tuple[str, ...]:
+    """Names of the engines that have a data file, sorted."""
+    return tuple(sorted(path.stem for path in _FOLDER.glob("*.yaml")))
+
+
+@cache
+def load_engine(name: str) -> Engine:
+    """Data of an engine by its name, in any case.
+
+    Raises
+    ------
+    SpecError
+        Unknown name.
+    """
+    for known in engine_names():
+        if known == name.lower():
+            return load_engine_file(_FOLDER / f"{known}.yaml")
+    rule, suggestion = unknown_name("engine", name, engine_names())
+    raise SpecError(f"{rule} {name!r}: {suggestion}")

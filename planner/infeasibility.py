@@ -1,0 +1,142 @@
+"""Why there is no plan: what binds, by how much, and the nearest change that helps.
+
+Stock, budget and nodes are the program's business (:func:`planner.program.diagnose`). Here the SLOs
+are loosened, candidates regenerated, until a plan exists.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from planner.candidates import CandidateSet, Rejection, build_candidates
+from planner.errors import InfeasibleError
+from planner.program import Problem
+from planner.specs import Engine, Metric, Phase, Scenario, Service, Slo
+from planner.units import MILLI
+
+_LOOSENED = 64.0  # SLOs further from reach than this factor are not explored
+_STEPS = 9
+
+
+@dataclass(frozen=True, slots=True)
+class _Reach:
+    """Tightest reachable value of one metric: factor on its limits, and on what."""
+
+    metric: Metric
+    factor: float
+    where: str
+
+
+def explain(
+    scenario: Scenario,
+    service: Service,
+    engine: Engine,
+    candidates: CandidateSet,
+    problem: Problem,
+    error: InfeasibleError,
+) -> InfeasibleError:
+    """The error to show: the program's diagnosis, or the SLO that no replica meets."""
+    missing = _missing_phases(scenario, candidates)
+    if not missing:
+        return error
+    reaches = [r for m in _metrics(service.slo) if (r := _reach(scenario, service, engine, m)) is not None]
+    if reaches:
+        nearest = min(reaches, key=lambda r: r.factor)
+        return InfeasibleError(
+            _binding(service.slo, nearest.metric),
+            "",
+            tuple(_suggestion(service.slo, r) for r in sorted(reaches, key=lambda r: r.factor)),
+        )
+    return _without_candidates(service, candidates, missing)
+
+
+def _missing_phases(scenario: Scenario, candidates: CandidateSet) -> list[Phase]:
+    """Phases without candidates such that no mode is left; empty if some mode has all it needs."""
+    present = {c.phase for c in candidates.choices}
+    wanted = _wanted(scenario)
+    if any(set(mode) <= present for mode in wanted):
+        return []
+    return sorted({phase for mode in wanted for phase in mode if phase not in present})
+
+
+def _wanted(scenario: Scenario) -> list[tuple[Phase, ...]]:
+    use = scenario.options.colocated
+    modes: list[tuple[Phase, ...]] = []
+    if use != "only":
+        modes.append((Phase.PREFILL, Phase.DECODE))
+    if use != "forbidden":
+        modes.append((Phase.COLOCATED,))
+    return modes
+
+
+def _metrics(slo: Slo) -> list[Metric]:
+    return [m for m in (Metric.TTFT, Metric.TPOT) if slo.of(m)]
+
+
+def loosened(service: Service, metric: Metric, factor: float) -> Service:
+    """The service with every limit of `metric` multiplied by `factor`."""
+    targets = tuple(
+        replace(t, limit=t.limit * factor) if t.metric is metric else t for t in service.slo.targets
+    )
+    return replace(service, slo=replace(service.slo, targets=targets))
+
+
+def _reach(scenario: Scenario, service: Service, engine: Engine, metric: Metric) -> _Reach | None:
+    """Smallest factor on the limits of `metric` at which some mode has candidates, by bisection."""
+    best = _candidates_at(scenario, service, engine, metric, _LOOSENED)
+    if best is None:
+        return None
+    low, high = 1.0, _LOOSENED
+    for _ in range(_STEPS):
+        middle = (low * high) ** 0.5
+        found = _candidates_at(scenario, service, engine, metric, middle)
+        if found is None:
+            low = middle
+        else:
+            high, best = middle, found
+    return _Reach(metric, high, best)
+
+
+def _candidates_at(
+    scenario: Scenario, service: Service, engine: Engine, metric: Metric, factor: float
+) -> str | None:
+    """On what the loosened SLO is met, None where no mode has candidates."""
+    service = loosened(service, metric, factor)
+    found = build_candidates(scenario, service, engine)
+    if _missing_phases(scenario, found):
+        return None
+    relevant = (Phase.DECODE, Phase.COLOCATED) if metric is Metric.TPOT else (Phase.PREFILL, Phase.COLOCATED)
+    names = [
+        f"{scenario.fleet[c.item].gpu.name} {c.parallelism}" for c in found.choices if c.phase in relevant
+    ]
+    return ", ".join(dict.fromkeys(names[:3]))
+
+
+def _binding(slo: Slo, metric: Metric) -> str:
+    asked = " and ".join(str(t) for t in slo.of(metric))
+    return f"{asked}: no replica of the fleet meets it even with one request"
+
+
+def _suggestion(slo: Slo, reach: _Reach) -> str:
+    target = min(slo.of(reach.metric), key=lambda t: t.limit)
+    value = reach.factor * target.limit / MILLI
+    return (
+        f"the tightest {target.statistic} {reach.metric.upper()} reachable is about {value:.3g} ms, "
+        f"on {reach.where}"
+    )
+
+
+def _without_candidates(service: Service, candidates: CandidateSet, missing: list[Phase]) -> InfeasibleError:
+    """Nothing fits at all: say why, GPU by GPU."""
+    phases = " and ".join(missing)
+    reasons = Counter(_reason(r) for r in candidates.rejections)
+    return InfeasibleError(
+        f"no GPU of the fleet can run {service.model.name} for {phases}",
+        "",
+        tuple(text for text, _ in reasons.most_common(6)),
+    )
+
+
+def _reason(rejection: Rejection) -> str:
+    return f"{rejection.gpu} {rejection.parallelism}: {rejection.reason}"

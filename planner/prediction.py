@@ -1,0 +1,364 @@
+"""TTFT and TPOT of given groups at a given load: mixtures over groups, percentiles by inversion.
+
+Percentiles of a sum come from the distribution of the sum (wait, own service, exposed transfer and
+first decode step together), never from adding percentiles; the mixture over groups weighs each by
+its share of the requests.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.arrays import FloatArray
+from planner.capacity import PROMPTS_PER_STEP, batch_for_tokens, colocated_state
+from planner.collectives import kv_transfer_time, network_rate
+from planner.latency import Companions, ReplicaSet, decode_step_time, prompt_time
+from planner.plan import LatencySummary
+from planner.queueing import (
+    ServiceShape,
+    Sojourn,
+    decode_occupancy,
+    gamma_tail,
+    pooled_wait,
+)
+from planner.specs import (
+    Engine,
+    FleetItem,
+    Parallelism,
+    Phase,
+    Routing,
+    SchedulerPolicy,
+    Service,
+)
+from planner.traffic import Traffic
+from planner.transformer import kv_bytes_per_token
+
+INTERVAL_Z = 1.2816  # normal quantile of 0.9: the interval covers 80 % of the model error [1]
+_PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+_TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Deployed:
+    """One group as it stands: what serves, how many, at what load.
+
+    Attributes
+    ----------
+    rate : float
+        Requests sent to the whole group. [req/s]
+    """
+
+    phase: Phase
+    item: FleetItem
+    parallelism: Parallelism
+    replicas: int
+    rate: float
+    token_budget: int
+    kv_tokens: int
+    max_num_seqs: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fleet:
+    """Groups behind one front door, and how it routes."""
+
+    service: Service
+    engine: Engine
+    groups: tuple[Deployed, ...]
+    routing: Routing
+
+    def pool(self, phase: Phase) -> tuple[Deployed, ...]:
+        return tuple(g for g in self.groups if g.phase is phase)
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """Part of a mixture: its share, mean, and P(X > t). [1, s]"""
+
+    share: float
+    mean: float
+    exceeds: Callable[[float], float]
+    longest: float
+
+
+@dataclass(frozen=True, slots=True)
+class Latencies:
+    """Distributions of TTFT and TPOT over all requests, as mixtures."""
+
+    ttft: tuple[Component, ...]
+    tpot: tuple[Component, ...]
+
+    def summaries(self) -> tuple[LatencySummary, LatencySummary]:
+        return summary(self.ttft), summary(self.tpot)
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """How full a group is.
+
+    Attributes
+    ----------
+    busy : share of time in prefill, or mean batch over its limit. [1]
+    mean_batch : prompts per step (prefill), sequences per step (decode, colocated).
+    batch_p99 : batch that 99 % of steps do not exceed.
+    """
+
+    busy: float
+    mean_batch: float
+    batch_p99: float
+
+
+def exceedance(components: Sequence[Component], time: float) -> float:
+    """P(X > time) of a mixture."""
+    return sum(c.share * c.exceeds(time) for c in components)
+
+
+def summary(components: Sequence[Component]) -> LatencySummary:
+    """Mean and percentiles of a mixture; infinite where a part has no steady state."""
+    if any(not math.isfinite(c.mean) for c in components):
+        return LatencySummary(mean=math.inf, p50=math.inf, p90=math.inf, p95=math.inf, p99=math.inf)
+    mean = sum(c.share * c.mean for c in components)
+    return LatencySummary(mean=mean, **{name: _quantile(components, p) for name, p in _PERCENTILES.items()})
+
+
+def _quantile(components: Sequence[Component], probability: float) -> float:
+    low, high = 0.0, max(c.longest for c in components)
+    while exceedance(components, high) > 1 - probability:
+        low, high = high, 2 * high
+    while high - low > _TOLERANCE * high:
+        middle = 0.5 * (low + high)
+        if exceedance(components, middle) > 1 - probability:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def predict_fleet(fleet: Fleet, z: float = 0.0) -> Latencies:
+    """Latencies of all requests; `z` is the normal quantile of the model error assumed."""
+    traffic = Traffic.of(fleet.service.workload)
+    if fleet.pool(Phase.COLOCATED):
+        parts = [_colocated(fleet, g, traffic, z) for g in fleet.pool(Phase.COLOCATED)]
+        return Latencies(tuple(p[0] for p in parts), tuple(p[1] for p in parts))
+    decode = [_Decode.of(fleet, g, traffic, z) for g in fleet.pool(Phase.DECODE)]
+    ttft = tuple(_prefill(fleet, g, decode, traffic, z) for g in fleet.pool(Phase.PREFILL))
+    return Latencies(ttft, tuple(d.component() for d in decode))
+
+
+def replica_set(fleet: Fleet, group: Deployed, z: float) -> ReplicaSet:
+    """The group's replica, alone."""
+    return ReplicaSet.of(
+        fleet.service.model,
+        fleet.service.precision,
+        fleet.engine,
+        [(group.item.gpu, group.parallelism)],
+        z,
+    )
+
+
+def _share(fleet: Fleet, group: Deployed) -> float:
+    total = sum(g.rate for g in fleet.pool(group.phase))
+    return group.rate / total
+
+
+# --------------------------------------------------------------------------------------------
+# Prefill
+
+
+def _prefill(
+    fleet: Fleet, group: Deployed, decode: Sequence[_Decode], traffic: Traffic, z: float
+) -> Component:
+    """TTFT of the requests that one prefill group takes."""
+    service, sojourn = prefill_queue(fleet, group, traffic, z)
+    if not math.isfinite(float(sojourn.mean)):
+        return Component(_share(fleet, group), math.inf, lambda _t: 1.0, math.inf)
+    after = [(d.share, _transfer(fleet, group, d.group, traffic) + d.first_step) for d in decode]
+    latency = np.concatenate([service + extra for _, extra in after])
+    weights = np.concatenate([share * traffic.isl_weights for share, _ in after])
+    total = sojourn.wait.plus(latency, weights)
+    return Component(
+        _share(fleet, group),
+        float(total.mean),
+        lambda t: float(total.exceeds(t)),
+        float(latency.max()),
+    )
+
+
+def prefill_queue(fleet: Fleet, group: Deployed, traffic: Traffic, z: float) -> tuple[FloatArray, Sojourn]:
+    """Own service of each prompt length, and wait plus service, at the number of prompts per step that
+    the group's load brings about (the one with the shortest mean)."""
+    r = replica_set(fleet, group, z)
+    best: tuple[FloatArray, Sojourn] | None = None
+    for number in PROMPTS_PER_STEP:
+        if number > 1 and number * traffic.mean_query > group.token_budget:
+            break
+        beside = Companions(number - 1.0, traffic.mean_query, traffic.mean_area)
+        service = prompt_time(r, traffic.query[:, None], traffic.cached[:, None], group.token_budget, beside)
+        own = service.service[:, 0]
+        shape = ServiceShape.of(own / (number * group.parallelism.pp), traffic.isl_weights)
+        wait = pooled_wait(fleet.routing, shape, group.rate, group.replicas, traffic.arrival_scv)
+        sojourn = wait.plus(own, traffic.isl_weights)
+        if best is None or sojourn.mean < best[1].mean:
+            best = (own, sojourn)
+    assert best is not None
+    return best
+
+
+def prefill_occupancy(fleet: Fleet, group: Deployed, z: float = 0.0) -> Occupancy:
+    """Share of time that replicas of the group compute."""
+    traffic = Traffic.of(fleet.service.workload)
+    r = replica_set(fleet, group, z)
+    own = prompt_time(r, traffic.query[:, None], traffic.cached[:, None], group.token_budget).service[:, 0]
+    mean = float(traffic.isl_weights @ own) / group.parallelism.pp
+    busy = group.rate * mean / group.replicas
+    return Occupancy(min(busy, 1.0), 1.0, 1.0)
+
+
+def _transfer(fleet: Fleet, prefill: Deployed, decode: Deployed, traffic: Traffic) -> FloatArray:
+    """Exposed KV transfer of each prompt length between two groups. [s]"""
+    per_token = kv_bytes_per_token(fleet.service.model, fleet.service.precision.kv_cache)
+    rate = path_rate(fleet, prefill, decode)
+    return np.asarray(kv_transfer_time(traffic.isl, per_token, rate, fleet.engine))
+
+
+def path_rate(fleet: Fleet, prefill: Deployed, decode: Deployed) -> float:
+    """Rate at which unique KV bytes get from one replica to the other. [B/s]"""
+    ends = [network_rate(g.item, fleet.engine) * g.parallelism.num_gpus for g in (prefill, decode)]
+    fewest = min(run.layer.attention.kv_heads for run in fleet.service.model.layers)
+    return min(ends) / max(1.0, decode.parallelism.tp / fewest)
+
+
+# --------------------------------------------------------------------------------------------
+# Decode
+
+
+@dataclass(frozen=True, slots=True)
+class _Decode:
+    """A decode group's distribution of batches and step times."""
+
+    group: Deployed
+    share: float
+    probability: FloatArray
+    batch: FloatArray
+    step: FloatArray
+
+    @classmethod
+    def of(cls, fleet: Fleet, group: Deployed, traffic: Traffic, z: float) -> _Decode:
+        slots = max(int(decode_slots(group, traffic)), 1)
+        r = replica_set(fleet, group, z)
+        times = decode_step_time(r, np.arange(1.0, slots + 1)[:, None], traffic.decode_context)[:, 0]
+        replicas = group.replicas
+        occupancy = decode_occupancy(group.rate / replicas, traffic.mean_osl, times, replicas)
+        number = np.arange(len(occupancy.pmf))
+        batch = number / replicas
+        step = np.interp(np.maximum(batch, 1.0), np.arange(1, slots + 1), times)
+        return cls(group, _share(fleet, group), occupancy.pmf, batch, step)
+
+    @property
+    def first_step(self) -> float:
+        """Mean step that a new sequence joins. [s]"""
+        return float(self.probability @ self.step)
+
+    def component(self) -> Component:
+        """TPOT: the step at the batch that a request meets, weighted by the tokens made there."""
+        weights = self.probability * self.batch / self.step
+        weights = weights / weights.sum()
+        mean = float(weights @ self.step)
+        order = np.argsort(self.step, kind="stable")
+        step = self.step[order]
+        above = 1.0 - np.cumsum(self.probability[order])
+
+        def exceeds(t: float) -> float:
+            index = int(np.searchsorted(step, t, side="right"))
+            return 1.0 if index == 0 else float(max(above[index - 1], 0.0))
+
+        return Component(self.share, mean, exceeds, float(step[-1]))
+
+    def occupancy(self) -> Occupancy:
+        cumulative = np.cumsum(self.probability)
+        index = min(int(np.searchsorted(cumulative, 0.99)), len(self.batch) - 1)
+        mean = float(self.probability @ self.batch)
+        return Occupancy(mean / float(self.batch[-1]), mean, float(self.batch[index]))
+
+
+def decode_slots(group: Deployed, traffic: Traffic, miss: float = 0.001) -> float:
+    """Sequences that a replica's KV cache and limit admit."""
+    fits = batch_for_tokens(np.array([float(group.kv_tokens)]), traffic, miss)
+    return min(float(fits[0]), float(group.max_num_seqs))
+
+
+def decode_group_occupancy(fleet: Fleet, group: Deployed, z: float = 0.0) -> Occupancy:
+    """How full the batches of a decode group are."""
+    return _Decode.of(fleet, group, Traffic.of(fleet.service.workload), z).occupancy()
+
+
+# --------------------------------------------------------------------------------------------
+# Colocated
+
+
+def _operating_batch(r: ReplicaSet, traffic: Traffic, policy: SchedulerPolicy, group: Deployed) -> float:
+    """Batch that a colocated replica holds at the group's rate; inf if it cannot."""
+    target = group.rate / group.replicas
+    budget = np.array([float(group.token_budget)])
+
+    def rate(batch: float) -> float:
+        state, _ = colocated_state(r, traffic, policy, budget, np.array([[batch]]))
+        return float(state.rate[0, 0])
+
+    low, high = 0.0, float(min(group.max_num_seqs, group.token_budget / 2))
+    if rate(high) < target:
+        return math.inf
+    for _ in range(40):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if rate(middle) < target else (low, middle)
+    return high
+
+
+def colocated_group_occupancy(fleet: Fleet, group: Deployed, z: float = 0.0) -> Occupancy:
+    """How full the batches of a colocated group are."""
+    traffic = Traffic.of(fleet.service.workload)
+    r = replica_set(fleet, group, z)
+    batch = _operating_batch(r, traffic, fleet.engine.scheduler, group)
+    slots = decode_slots(group, traffic)
+    deviation = math.sqrt(batch / group.replicas) if math.isfinite(batch) else math.inf
+    return Occupancy(min(batch / slots, 1.0), batch, batch + 2.33 * deviation)
+
+
+def _colocated(fleet: Fleet, group: Deployed, traffic: Traffic, z: float) -> tuple[Component, Component]:
+    """TTFT and TPOT of the requests that one colocated group takes."""
+    r = replica_set(fleet, group, z)
+    share = _share(fleet, group)
+    batch = _operating_batch(r, traffic, fleet.engine.scheduler, group)
+    if not math.isfinite(batch):
+        never = Component(share, math.inf, lambda _t: 1.0, math.inf)
+        return never, never
+    around = np.array([[0.98 * batch], [batch], [1.02 * batch]])
+    budget = np.array([float(group.token_budget)])
+    state, time = colocated_state(r, traffic, fleet.engine.scheduler, budget, around)
+    floor = float(decode_step_time(r, np.array([[1.0]]), traffic.decode_context)[0, 0])
+
+    service = time.service[:, 1, 0]
+    shape = ServiceShape.of(service / group.parallelism.pp, traffic.isl_weights)
+    wait = pooled_wait(fleet.routing, shape, group.rate, group.replicas, traffic.arrival_scv)
+    latency = service + 0.5 * state.decode_step[1, 0]
+    sojourn = wait.plus(latency, traffic.isl_weights)
+    ttft = Component(share, float(sojourn.mean), lambda t: float(sojourn.exceeds(t)), float(latency.max()))
+
+    decode, step = state.decode_step[:, 0], float(state.step[1, 0])
+    slope = float((decode[2] - decode[0]) / (around[2, 0] - around[0, 0]))
+    elasticity = min(max(batch * slope / float(decode[1]), 0.0), 0.95)
+    floor = min(floor, step)
+    steps = np.maximum(traffic.osl - 1, 1.0)
+    variance = slope**2 * batch / (1 - elasticity) / group.replicas + (
+        float(state.rate[1, 0]) * step * float(state.stolen_square[1, 0]) / steps
+    )
+
+    def exceeds(t: float) -> float:
+        tail = gamma_tail(step - floor, variance, t - floor)
+        return float(np.sum(traffic.osl_weights * tail))
+
+    return ttft, Component(share, step, exceeds, 2 * step)

@@ -1,0 +1,79 @@
+"""Candidates that another one makes superfluous.
+
+Among replicas of one GPU type and phase, i is dominated by k if k carries at least as much on the
+same GPUs whatever the count: ``usable_k(n * gpus_i / gpus_k) >= usable_i(n)`` for every n, ``gpus_i``
+being a multiple of ``gpus_k``. Any plan with n replicas of i may then have ``n * gpus_i / gpus_k``
+more of k instead. That is safe because
+
+- the rate of a replica never falls with n, so joining k's group carries at least the sum, spares included;
+- GPUs, nodes, cost, GPU types and pools stay as they are, replicas and groups do not get worse;
+- k is checked to have no illegal partner that i does not have, and no limit of its own.
+
+Dominance across GPU types would be unsafe: stock may bind, and nodes are paid for whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planner.program.limits import replica_limit, with_limits
+from planner.program.problem import Problem
+
+
+def without_dominated(problem: Problem) -> Problem:
+    """`problem` with ``max_replicas`` 0 for dominated candidates.
+
+    One at a time, each against those still there: every step keeps an optimal plan, so all do, and of
+    two equal candidates one stays.
+    """
+    alive = [c.max_replicas for c in problem.candidates]
+    for family in _families(problem):
+        for i in sorted(family, reverse=True):
+            if any(k != i and alive[k] > 0 and _dominates(problem, k, i) for k in family):
+                alive[i] = 0
+    return with_limits(problem, alive)
+
+
+def _families(problem: Problem) -> Iterator[list[int]]:
+    """Candidates of one GPU type and phase."""
+    families: dict[tuple[int, str], list[int]] = {}
+    for i, candidate in enumerate(problem.candidates):
+        if candidate.max_replicas > 0:
+            families.setdefault((candidate.gpu_type, candidate.phase), []).append(i)
+    yield from families.values()
+
+
+def _dominates(problem: Problem, k: int, i: int) -> bool:
+    """Whether k makes i superfluous."""
+    better, worse = problem.candidates[k], problem.candidates[i]
+    if worse.gpus % better.gpus or better.max_replicas < replica_limit(problem, k):
+        return False
+    if not _partners(problem, k) <= _partners(problem, i):
+        return False
+    factor = worse.gpus // better.gpus
+    enough = float("inf") if problem.demand is None else problem.demand
+    return all(
+        problem.usable(k, n * factor) >= min(problem.usable(i, n), enough)
+        for n in _corners(problem, i, factor, k)
+    )
+
+
+def _corners(problem: Problem, i: int, factor: int, k: int) -> Iterator[int]:
+    """Counts of i at which the comparison can change sign.
+
+    Both capacities are affine between the breaks of either curve, so it is enough to look at both ends of
+    every stretch.
+    """
+    limit, spare = problem.candidates[i].max_replicas, problem.spare_replicas
+    breaks = {1, limit}
+    for start in problem.candidates[i].curve.starts:
+        breaks |= {start + spare - 1, start + spare}
+    for start in problem.candidates[k].curve.starts:
+        reached = -(-(start + spare) // factor)
+        breaks |= {reached - 1, reached}
+    yield from sorted(n for n in breaks if 1 <= n <= limit)
+
+
+def _partners(problem: Problem, index: int) -> set[int]:
+    """Illegal partners of a candidate."""
+    return {j if i == index else i for i, j in problem.illegal_pairs if index in (i, j)}

@@ -1,0 +1,356 @@
+"""The problem as rows: one small function per family of constraints.
+
+Sets: candidates i, ranges r of a candidate's capacity curve, GPU types g, pools (phases) p.
+
+Columns
+-------
+use[i,first..last] : binary
+    Group i exists with a number of replicas in the range.
+extra[i,first..last] : integer
+    Replicas above the first of the range, so n_i = sum of first * use + extra.
+nodes[g] : integer
+    Nodes paid for; only with whole nodes.
+disaggregated : binary
+    1: prefill and decode pools behind the front door; 0: colocated groups. Never both.
+rate : continuous
+    Load served, as a share of a reference rate; only for throughput.
+mixes[g] : binary
+    Type g is in use; only where the number of types is limited.
+
+No flows are needed: the router keeps the groups of a pool equally busy, hence a pool carries what
+its groups carry together. On a range the capacity is affine, and it is exact: within
+``first <= n <= last`` it is ``capacity * use + slope * extra``. Capacities enter as shares of the demand, so that a solver's
+absolute tolerance is a relative one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from planner.program.fleet import build_fleet
+from planner.program.problem import POOLS_OF_MODE, Family, Piece, Problem
+from planner.program.rows import Draft, LinearProgram
+from planner.specs import Objective, Phase
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RangeColumns:
+    """Columns of one range of one candidate; `extra` is None where the range has one n."""
+
+    piece: Piece
+    use: int
+    extra: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+    """Where the decision stands among the columns.
+
+    ``ranges`` per candidate; ``nodes`` and ``mixes`` per GPU type, empty where not modelled.
+    ``reference`` is what a rate of 1 in the rows stands for. [req/s]
+    """
+
+    ranges: tuple[tuple[RangeColumns, ...], ...]
+    disaggregated: int
+    nodes: tuple[int, ...]
+    mixes: tuple[int, ...]
+    rate: int | None
+    reference: float
+
+    def used(self, candidate: int) -> Iterator[tuple[int, float]]:
+        """Terms of "group exists": 1 or 0."""
+        return ((r.use, 1.0) for r in self.ranges[candidate])
+
+    def count(self, candidate: int, factor: float = 1.0) -> Iterator[tuple[int, float]]:
+        """Terms of ``factor * n``."""
+        for r in self.ranges[candidate]:
+            yield r.use, factor * r.piece.first
+            if r.extra is not None:
+                yield r.extra, factor
+
+    def capacity(self, candidate: int) -> Iterator[tuple[int, float]]:
+        """Terms of the group's usable capacity, as a share of `reference`."""
+        for r in self.ranges[candidate]:
+            yield r.use, r.piece.capacity / self.reference
+            if r.extra is not None:
+                yield r.extra, r.piece.slope / self.reference
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Encoding:
+    """A program with the way back to replica counts."""
+
+    problem: Problem
+    lp: LinearProgram
+    layout: Layout
+
+    @property
+    def unit(self) -> float:
+        """What 1 of the program's objective stands for. [USD/h, 1, W or req/s]"""
+        return 1.0 if self.layout.rate is None else self.layout.reference
+
+    def replicas(self, values: Sequence[float]) -> tuple[int, ...]:
+        """Replica counts of a solver's `values`, rounded."""
+        return tuple(
+            sum(
+                r.piece.first * round(values[r.use]) + (0 if r.extra is None else round(values[r.extra]))
+                for r in ranges
+            )
+            for ranges in self.layout.ranges
+        )
+
+    def values(self, replicas: Sequence[int]) -> list[float]:
+        """Column values of a decision that the ranges can express."""
+        layout, fleet = self.layout, build_fleet(self.problem, replicas)
+        values = [0.0] * len(self.lp.columns)
+        for n, ranges in zip(replicas, layout.ranges, strict=True):
+            for r in ranges:
+                if r.piece.first <= n <= r.piece.last:
+                    values[r.use] = 1.0
+                    if r.extra is not None:
+                        values[r.extra] = float(n - r.piece.first)
+        pairs = zip(self.problem.candidates, replicas, strict=True)
+        phases = {c.phase for c, n in pairs if n}
+        values[layout.disaggregated] = float(Phase.COLOCATED not in phases)
+        for column, nodes in zip(layout.nodes, fleet.nodes, strict=False):
+            values[column] = float(nodes)
+        for column, used in zip(layout.mixes, fleet.gpus_used, strict=False):
+            values[column] = float(used > 0)
+        if layout.rate is not None:
+            values[layout.rate] = fleet.carried / layout.reference
+        return values
+
+
+def encode(problem: Problem) -> Encoding:
+    """The integer program of `problem`; candidates with ``max_replicas`` 0 have no columns."""
+    draft = Draft("planner")
+    layout = _columns(draft, problem)
+    for family in (
+        _one_range,
+        _range_widths,
+        _demand,
+        _minimum,
+        _pairs,
+        _nodes,
+        _stock,
+        _phase_stock,
+        _budget,
+        _gpu_types,
+    ):
+        family(draft, problem, layout)
+    _objective(draft, problem, layout)
+    return Encoding(problem=problem, lp=draft.finish(), layout=layout)
+
+
+def node_limit(problem: Problem, gpu_type: int) -> int:
+    """Nodes that all candidates at their limits fill."""
+    most = sum(c.max_replicas * c.gpus for c in problem.candidates if c.gpu_type == gpu_type)
+    return -(-most // problem.gpu_types[gpu_type].node_size)
+
+
+def reference_rate(problem: Problem) -> float:
+    """What the rows call 1: the demand, or for throughput the most that a single group carries. [req/s]"""
+    if problem.demand is not None:
+        return problem.demand
+    largest = (problem.usable(i, c.max_replicas) for i, c in enumerate(problem.candidates))
+    return max(largest, default=0.0) or 1.0
+
+
+def _columns(draft: Draft, problem: Problem) -> Layout:
+    ranges = tuple(tuple(_range_columns(draft, problem, i)) for i in range(len(problem.candidates)))
+    modes = problem.modes
+    disaggregated = draft.column("disaggregated", float(modes == (True,)), float(True in modes))
+    kinds = range(len(problem.gpu_types))
+    throughput = problem.objective is Objective.THROUGHPUT
+    return Layout(
+        ranges=ranges,
+        disaggregated=disaggregated,
+        nodes=tuple(
+            draft.column(f"nodes[{problem.gpu_types[g].name}]", 0, node_limit(problem, g))
+            for g in kinds
+            if problem.whole_nodes
+        ),
+        mixes=tuple(
+            draft.column(f"mixes[{problem.gpu_types[g].name}]", 0, 1)
+            for g in kinds
+            if problem.max_gpu_types is not None
+        ),
+        rate=draft.column("rate", 0, len(problem.candidates), integer=False) if throughput else None,
+        reference=reference_rate(problem),
+    )
+
+
+def _range_columns(draft: Draft, problem: Problem, index: int) -> Iterator[RangeColumns]:
+    candidate = problem.candidates[index]
+    for piece in candidate.curve.pieces(spare=problem.spare_replicas, limit=candidate.max_replicas):
+        label = f"{candidate.name},{piece.first}"
+        if piece.last > piece.first:
+            label += f"..{piece.last}"
+        use = draft.column(f"use[{label}]", 0, 1)
+        width = piece.last - piece.first
+        extra = draft.column(f"extra[{label}]", 0, width) if width else None
+        yield RangeColumns(piece=piece, use=use, extra=extra)
+
+
+def _one_range(draft: Draft, problem: Problem, layout: Layout) -> None:
+    """A group lies in one range, and exists only in its own mode.
+
+    Prefill and decode: sum of its ranges <= disaggregated; colocated: <= 1 - disaggregated.
+    """
+    for i, candidate in enumerate(problem.candidates):
+        if not layout.ranges[i]:
+            continue
+        sign = 1.0 if candidate.phase is Phase.COLOCATED else -1.0
+        draft.row(
+            f"one_range[{candidate.name}]",
+            [*layout.used(i), (layout.disaggregated, sign)],
+            upper=max(sign, 0.0),
+        )
+
+
+def _range_widths(draft: Draft, problem: Problem, layout: Layout) -> None:
+    """Replicas above the first of a range <= its width, and none unless the range is used."""
+    for candidate, ranges in zip(problem.candidates, layout.ranges, strict=True):
+        for r in ranges:
+            if r.extra is not None:
+                width = r.piece.last - r.piece.first
+                draft.row(
+                    f"width[{candidate.name},{r.piece.first}..{r.piece.last}]",
+                    [(r.extra, 1.0), (r.use, -float(width))],
+                    upper=0,
+                )
+
+
+def _pool_terms(problem: Problem, layout: Layout, phase: Phase) -> Iterator[tuple[int, float]]:
+    for i in problem.indices(phase):
+        yield from layout.capacity(i)
+
+
+def _demand(draft: Draft, problem: Problem, layout: Layout) -> None:
+    """Capacity of each pool of the mode in use >= demand (for throughput: >= rate)."""
+    for mode in problem.modes:
+        for phase in POOLS_OF_MODE[mode]:
+            terms = list(_pool_terms(problem, layout, phase))
+            if layout.rate is None:
+                sign = -1.0 if mode else 1.0
+                draft.row(f"demand[{phase}]", [*terms, (layout.disaggregated, sign)], lower=max(sign, 0.0))
+            else:
+                # The other mode's pools are empty, so its capacity makes this row slack and no more.
+                for other in problem.modes:
+                    if other is not mode:
+                        terms += _pool_terms(problem, layout, POOLS_OF_MODE[other][0])
+                draft.row(f"demand[{phase}]", [*terms, (layout.rate, -1.0)], lower=0)
+
+
+def _minimum(draft: Draft, problem: Problem, layout: Layout) -> None:
+    """Replicas of each pool of the mode in use >= the minimum."""
+    least = float(problem.min_replicas_per_pool)
+    if least <= 1:
+        return  # a pool that carries load has a replica
+    for mode in problem.modes:
+        for phase in POOLS_OF_MODE[mode]:
+            terms = [term for i in problem.indices(phase) for term in layout.count(i)]
+            sign = -1.0 if mode else 1.0
+            draft.row(
+                f"minimum[{phase}]",
+                [*terms, (layout.disaggregated, sign * least)],
+                lower=max(sign, 0.0) * least,
+            )
+
+
+def _pairs(draft: Draft, problem: Problem, layout: Layout) -> None:
+    """A prefill and a decode group that must not meet: not both exist."""
+    for i, j in sorted(problem.illegal_pairs):
+        if layout.ranges[i] and layout.ranges[j]:
+            names = f"{problem.candidates[i].name},{problem.candidates[j].name}"
+            draft.row(
+                f"pair[{names}]",
+                [*layout.used(i), *layout.used(j), (layout.disaggregated, -1.0)],
+                upper=0,
+            )
+
+
+def gpus_used(
+    problem: Problem, layout: Layout, gpu_type: int, phase: Phase | None = None
+) -> Iterator[tuple[int, float]]:
+    """Terms of the GPUs used of one type, by one pool or by all."""
+    for i, candidate in enumerate(problem.candidates):
+        if candidate.gpu_type == gpu_type and phase in (None, candidate.phase):
+            yield from layout.count(i, candidate.gpus)
+
+
+def gpus_paid(problem: Problem, layout: Layout, gpu_type: int) -> Iterator[tuple[int, float]]:
+    """Terms of the GPUs paid for of one type."""
+    if layout.nodes:
+        return iter([(layout.nodes[gpu_type], float(problem.gpu_types[gpu_type].node_size))])
+    return gpus_used(problem, layout, gpu_type)
+
+
+def _nodes(draft: Draft, problem: Problem, layout: Layout) -> None:
+    """GPUs in the nodes paid for >= GPUs used."""
+    for g, column in enumerate(layout.nodes):
+        kind = problem.gpu_types[g]
+        terms = ((c, -count) for c, count in gpus_used(problem, layout, g))
+        draft.row(f"nodes[{kind.name}]", [(column, float(kind.node_size)), *terms], lower=0)
+
+
+def _stock(draft: Draft, problem: Problem, layout: Layout) -> None:
+    """GPUs paid for <= stock."""
+    for g, kind in enumerate(problem.gpu_types):
+        if kind.max_gpus is not None:
+            terms = gpus_paid(problem, layout, g)
+            draft.requirement(f"stock[{kind.name}]", terms, kind.max_gpus, Family.STOCK, kind.name)
+
+
+def _phase_stock(draft: Draft, problem: Problem, layout: Layout) -> None:
+    """GPUs used by a pool <= its cap."""
+    for g, kind in enumerate(problem.gpu_types):
+        for phase, cap in sorted(kind.max_gpus_by_phase.items()):
+            terms = gpus_used(problem, layout, g, phase)
+            name, subject = f"stock[{kind.name},{phase}]", f"{kind.name} for {phase}"
+            draft.requirement(name, terms, cap, Family.POOL_CAPS, subject)
+
+
+def _types_in_use(problem: Problem, layout: Layout) -> list[int]:
+    """GPU types with a candidate left; others may have no price."""
+    pairs = zip(problem.candidates, layout.ranges, strict=True)
+    return sorted({candidate.gpu_type for candidate, ranges in pairs if ranges})
+
+
+def cost_terms(problem: Problem, layout: Layout) -> Iterator[tuple[int, float]]:
+    """Terms of the cost of everything paid for. [USD/h]"""
+    for g in _types_in_use(problem, layout):
+        for column, gpus in gpus_paid(problem, layout, g):
+            yield column, gpus * problem.price(g)
+
+
+def _budget(draft: Draft, problem: Problem, layout: Layout) -> None:
+    """Cost of everything paid for <= budget."""
+    if problem.budget is not None:
+        draft.requirement("budget", cost_terms(problem, layout), problem.budget, Family.BUDGET)
+
+
+def _gpu_types(draft: Draft, problem: Problem, layout: Layout) -> None:
+    """A group exists only where its type is mixed in; types mixed in <= their limit."""
+    if problem.max_gpu_types is None:
+        return
+    for i, candidate in enumerate(problem.candidates):
+        if layout.ranges[i]:
+            terms = [*layout.used(i), (layout.mixes[candidate.gpu_type], -1.0)]
+            draft.row(f"mixes[{candidate.name}]", terms, upper=0)
+    draft.row("gpu_types", [(column, 1.0) for column in layout.mixes], upper=problem.max_gpu_types)
+
+
+def objective_terms(problem: Problem, layout: Layout) -> Iterator[tuple[int, float]]:
+    """What is minimised: cost, GPUs or power of everything paid for; for throughput, minus the rate share."""
+    if layout.rate is not None:
+        yield layout.rate, -1.0
+        return
+    for g in _types_in_use(problem, layout):
+        for column, gpus in gpus_paid(problem, layout, g):
+            yield column, gpus * problem.weight(g)
+
+
+def _objective(draft: Draft, problem: Problem, layout: Layout) -> None:
+    draft.minimise(objective_terms(problem, layout))

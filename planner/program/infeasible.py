@@ -1,0 +1,262 @@
+"""Infeasible is an answer: what binds, by how much, and which change would help.
+
+Two questions are asked of the requirements that a user can give way on (:class:`Family`).
+
+- Which of them contradict one another? A deletion filter leaves one family out at a time; what must stay
+  for the contradiction to stay is a minimal set.
+- By how much? An elastic program gives every row of a family a slack and makes the sum of slacks
+  small, all else being hard; and the largest rate that can be served says the same for the demand.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from planner.errors import InfeasibleError
+from planner.program.backends import LpStatus, solve_lp
+from planner.program.encoding import encode
+from planner.program.heuristic import simple_plan
+from planner.program.limits import tighten, with_limits
+from planner.program.problem import POOLS_OF_MODE, Family, Problem
+from planner.program.rows import Column, LinearProgram, Row
+from planner.program.search import Outcome, search
+from planner.specs import ColocatedUse, Objective, Phase
+
+STEP_LIMIT = 5.0
+"""Time for each program of a diagnosis. [s]"""
+MANY = 10**6
+"""More replicas or GPUs than any plan has."""
+
+_FILTER_ORDER = (  # those that explain best are tried last, because the last ones stay
+    Family.REPLICAS,
+    Family.WHOLE_NODES,
+    Family.SPARE,
+    Family.MINIMUM,
+    Family.COLOCATED,
+    Family.PAIRS,
+    Family.GPU_TYPES,
+    Family.POOL_CAPS,
+    Family.BUDGET,
+    Family.STOCK,
+)
+_ELASTIC = (Family.STOCK, Family.BUDGET, Family.POOL_CAPS)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Diagnosis:
+    """Why there is no plan.
+
+    Attributes
+    ----------
+    binding : str
+        The requirements that contradict one another.
+    shortfall : str
+        By how much the first of them that has a number falls short; empty if none has.
+    families : tuple of Family
+        The minimal contradicting set; empty if no family is to blame.
+    max_rate : float
+        Largest rate, up to the demand, that can be served with all else as asked. [req/s]
+    suggestions : tuple of str
+        Single changes each of which makes a plan possible.
+    """
+
+    binding: str
+    shortfall: str
+    families: tuple[Family, ...]
+    max_rate: float
+    suggestions: tuple[str, ...]
+
+    def error(self) -> InfeasibleError:
+        """The exception that says all this."""
+        return InfeasibleError(self.binding, self.shortfall, self.suggestions)
+
+
+def diagnose(problem: Problem, *, solver: str = "highs") -> Diagnosis:
+    """Why `problem`, known to be infeasible, has no plan."""
+    question = _feasibility(problem)
+    missing = _missing_pools(question)
+    if missing:
+        return _without_numbers(f"no replica that fits and meets the objectives can do {missing}")
+    hopeless = question
+    for family in Family:
+        hopeless = relax(hopeless, family)
+    if not _is_feasible(hopeless, solver):
+        return _without_numbers("no number of the replicas at hand carries the load")
+    families = _contradicting(question, solver)
+    shortfalls = {family: text for family in _ELASTIC if (text := _shortfall(question, family, solver))}
+    rate = _largest_rate(question, solver) if problem.demand is not None else 0.0
+    first = [shortfalls[f] for f in families if f in shortfalls]
+    return Diagnosis(
+        binding=" with ".join(families),
+        shortfall=first[0] if first else _rate_text(rate, problem.demand),
+        families=families,
+        max_rate=rate,
+        suggestions=tuple(_suggestions(question, families, shortfalls, rate, solver)),
+    )
+
+
+def relax(problem: Problem, family: Family) -> Problem:
+    """`problem` without one family of requirements."""
+    match family:
+        case Family.STOCK:
+            return replace(problem, gpu_types=tuple(replace(k, max_gpus=None) for k in problem.gpu_types))
+        case Family.POOL_CAPS:
+            kinds = tuple(replace(k, max_gpus_by_phase={}) for k in problem.gpu_types)
+            return replace(problem, gpu_types=kinds)
+        case Family.BUDGET:
+            return replace(problem, budget=None)
+        case Family.PAIRS:
+            return replace(problem, illegal_pairs=frozenset())
+        case Family.MINIMUM:
+            return replace(problem, min_replicas_per_pool=1)
+        case Family.SPARE:
+            return replace(problem, spare_replicas=0)
+        case Family.WHOLE_NODES:
+            return replace(problem, whole_nodes=False)
+        case Family.GPU_TYPES:
+            return replace(problem, max_gpu_types=None)
+        case Family.COLOCATED:
+            return replace(problem, colocated=ColocatedUse.ALLOWED)
+        case Family.REPLICAS:
+            return with_limits(problem, [MANY if c.max_replicas else 0 for c in problem.candidates])
+
+
+def _feasibility(problem: Problem) -> Problem:
+    """The question whether there is any plan: fewest GPUs, no price needed, and the first plan will do.
+
+    For throughput: any plan that carries something.
+    """
+    demand = problem.demand
+    if demand is None:
+        largest = max(
+            (problem.usable(i, c.max_replicas) for i, c in enumerate(problem.candidates)), default=0
+        )
+        demand = 1e-3 * largest or 1.0
+    return replace(problem, objective=Objective.GPUS, demand=demand, gap=0.5)
+
+
+def _missing_pools(problem: Problem) -> str:
+    """Pools without a candidate, if that leaves no front door; else empty."""
+    present = {c.phase for c in problem.candidates if c.max_replicas > 0}
+    missing = [[p for p in POOLS_OF_MODE[mode] if p not in present] for mode in problem.modes]
+    if not all(missing):
+        return ""
+    return ", nor ".join(" and ".join(phases) for phases in missing)
+
+
+def _without_numbers(binding: str) -> Diagnosis:
+    return Diagnosis(binding=binding, shortfall="", families=(), max_rate=0.0, suggestions=())
+
+
+def _searched(problem: Problem, solver: str) -> Outcome:
+    outcome = search(problem, solver=solver, time_limit=STEP_LIMIT)
+    if outcome.interrupted:
+        raise KeyboardInterrupt
+    return outcome
+
+
+def _is_feasible(problem: Problem, solver: str) -> bool:
+    """Whether a plan is known; a search without an answer in time counts as one: nothing is blamed on it."""
+    if simple_plan(tighten(problem)) is not None:
+        return True
+    outcome = _searched(problem, solver)
+    return outcome.fleet is not None or outcome.stopped
+
+
+def _contradicting(problem: Problem, solver: str) -> tuple[Family, ...]:
+    """A minimal set of families that together leave no plan, the most telling first."""
+    kept = []
+    for family in _FILTER_ORDER:
+        without = relax(problem, family)
+        if without == problem:
+            continue
+        if _is_feasible(without, solver):
+            kept.append(family)
+        else:
+            problem = without
+    return tuple(reversed(kept))
+
+
+def _shortfall(problem: Problem, family: Family, solver: str) -> str:
+    """Least amount by which a family must give way, in words; empty if that alone does not help."""
+    limits = [c.max_replicas for c in tighten(relax(problem, family)).candidates]
+    lp, slacks = with_slack(encode(with_limits(problem, limits)).lp, family)
+    if not slacks:
+        return ""
+    result = solve_lp(lp, solver=solver, time_limit=STEP_LIMIT)
+    if result.interrupted:
+        raise KeyboardInterrupt
+    if result.values is None:
+        return ""
+    missing = {name: result.values[column] for name, column in slacks.items() if result.values[column] > 1e-6}
+    about = "" if result.status is LpStatus.OPTIMAL else "at most "
+    total = sum(missing.values())
+    if family is Family.BUDGET:
+        return f"{about}{math.ceil(total * 100 - 1e-6) / 100:.2f} USD/h of budget"
+    what = "GPUs" if family is Family.STOCK else "GPUs of pool caps"
+    each = ", ".join(f"{round(amount)} {subject}" for subject, amount in missing.items())
+    return f"{about}{round(total)} {what} ({each})"
+
+
+def with_slack(lp: LinearProgram, family: Family) -> tuple[LinearProgram, dict[str, int]]:
+    """The elastic program of one family: its rows may give way, and the sum by which they do is minimised.
+
+    Returns the program and the column of each slack by what its row is about.
+    """
+    columns = [replace(column, objective=0.0) for column in lp.columns]
+    rows: list[Row] = []
+    slacks: dict[str, int] = {}
+    for row in lp.rows:
+        if row.family is family:
+            slacks[row.subject] = len(columns)
+            whole = family is not Family.BUDGET
+            columns.append(
+                Column(name=f"slack[{row.name}]", lower=0, upper=MANY, integer=whole, objective=1.0)
+            )
+            row = replace(row, terms=(*row.terms, (slacks[row.subject], -1.0)))
+        rows.append(row)
+    return LinearProgram(name=lp.name, columns=tuple(columns), rows=tuple(rows)), slacks
+
+
+def _largest_rate(problem: Problem, solver: str) -> float:
+    """Largest rate, up to the demand, with all else as asked. [req/s]"""
+    assert problem.demand is not None
+    limits = [c.max_replicas for c in tighten(problem).candidates]
+    capped = with_limits(problem, limits)
+    outcome = _searched(replace(capped, objective=Objective.THROUGHPUT, demand=None, gap=1e-3), solver)
+    return 0.0 if outcome.fleet is None else min(outcome.fleet.carried, problem.demand)
+
+
+def _rate_text(rate: float, demand: float | None) -> str:
+    """The demand's own shortfall."""
+    if demand is None or rate <= 0:
+        return ""
+    return f"{demand - rate:.3g} req/s: the largest rate that can be served is {_floored(rate)} of {demand:g} req/s"
+
+
+def _floored(rate: float) -> str:
+    """`rate` to three digits, never rounded up: a suggestion must hold."""
+    if rate <= 0:
+        return "0"
+    unit = 10.0 ** (math.floor(math.log10(rate)) - 2)
+    return f"{math.floor(rate / unit + 1e-9) * unit:.6g}"
+
+
+def _suggestions(
+    problem: Problem,
+    families: tuple[Family, ...],
+    shortfalls: dict[Family, str],
+    rate: float,
+    solver: str,
+) -> Iterator[str]:
+    """Single changes that make a plan possible."""
+    for text in shortfalls.values():
+        yield f"add {text}"
+    assert problem.demand is not None
+    if 0 < rate < problem.demand:
+        yield f"serve at most {_floored(rate)} req/s"
+    for family in families:
+        if family not in _ELASTIC and _is_feasible(relax(problem, family), solver):
+            yield f"give way on: {family}"

@@ -1,0 +1,122 @@
+"""Bounds that follow from the problem: most replicas worth having, least a plan can cost."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from dataclasses import replace
+
+from planner.program.check import MONEY_TOLERANCE, RATE_TOLERANCE
+from planner.program.problem import POOLS_OF_MODE, Problem
+from planner.specs import ColocatedUse, Objective, Phase
+
+ROUNDING = 1e-12
+"""Relative rounding of a product of two floats. [1]"""
+
+
+def restrict(problem: Problem, mode: bool) -> Problem:
+    """`problem` with one front door only: True is disaggregated."""
+    return replace(problem, colocated=ColocatedUse.FORBIDDEN if mode else ColocatedUse.ONLY)
+
+
+def with_limits(problem: Problem, limits: list[int]) -> Problem:
+    """`problem` with other ``max_replicas``; 0 takes a candidate out and keeps all indices."""
+    candidates = tuple(replace(c, max_replicas=n) for c, n in zip(problem.candidates, limits, strict=True))
+    return replace(problem, candidates=candidates)
+
+
+def tighten(problem: Problem) -> Problem:
+    """`problem` with each ``max_replicas`` as low as it goes without losing an optimal plan.
+
+    Stock and budget bound a group. So does the demand: a group that carries all of it alone needs no
+    further replica, because every other constraint but the pool minimum is the easier to meet
+    the fewer there are.
+    """
+    limits = [int(min(c.max_replicas, replica_limit(problem, i))) for i, c in enumerate(problem.candidates)]
+    limits = [n if problem.usable(i, n) > 0 else 0 for i, n in enumerate(limits)]
+    return with_limits(problem, _with_partners(problem, limits))
+
+
+def replica_limit(problem: Problem, index: int) -> float:
+    """Most replicas of a candidate that stock, budget and demand leave sensible; infinite without any.
+
+    The candidate's own ``max_replicas`` does not count.
+    """
+    candidate = problem.candidates[index]
+    if candidate.phase not in {phase for mode in problem.modes for phase in POOLS_OF_MODE[mode]}:
+        return 0
+    gpus = min(_gpus_in_stock(problem, index), _gpus_in_budget(problem, candidate.gpu_type))
+    limit = gpus if math.isinf(gpus) else int(gpus) // candidate.gpus
+    if problem.demand is None:
+        return limit
+    return min(limit, max(replicas_for(problem, index, problem.demand), problem.min_replicas_per_pool))
+
+
+def replicas_for(problem: Problem, index: int, rate: float) -> float:
+    """Fewest replicas that carry `rate` alone, spares included; infinite if no number does."""
+    curve = problem.candidates[index].curve
+    if curve.per_replica[-1] <= 0:
+        return math.inf
+    enough = rate * (1 - ROUNDING)
+    most = max(curve.starts[-1], math.ceil(rate / curve.per_replica[-1])) + problem.spare_replicas
+    return bisect_left(range(most), enough, key=lambda n: problem.usable(index, n))
+
+
+def _gpus_in_stock(problem: Problem, index: int) -> float:
+    """GPUs that one group may use by stock; infinite where there is none."""
+    candidate = problem.candidates[index]
+    kind = problem.gpu_types[candidate.gpu_type]
+    stock = math.inf
+    if kind.max_gpus is not None:
+        block = problem.gpu_block(candidate.gpu_type)
+        stock = kind.max_gpus // block * block
+    return min(stock, kind.max_gpus_by_phase.get(candidate.phase, math.inf))
+
+
+def _gpus_in_budget(problem: Problem, gpu_type: int) -> float:
+    """GPUs of one type that the whole budget buys."""
+    if problem.budget is None or problem.price(gpu_type) <= 0:
+        return math.inf
+    block = problem.gpu_block(gpu_type)
+    money = problem.budget * (1 + MONEY_TOLERANCE) + MONEY_TOLERANCE
+    return math.floor(money / (problem.price(gpu_type) * block)) * block
+
+
+def _with_partners(problem: Problem, limits: list[int]) -> list[int]:
+    """`limits` with 0 for prefill and decode candidates that are left without a legal partner."""
+    alive = {i for i, n in enumerate(limits) if n > 0}
+    prefill, decode = (set(problem.indices(p)) for p in POOLS_OF_MODE[True])
+    while True:
+        lonely = {i for i in alive & prefill if all((i, j) in problem.illegal_pairs for j in alive & decode)}
+        lonely |= {j for j in alive & decode if all((i, j) in problem.illegal_pairs for i in alive & prefill)}
+        if not lonely:
+            return [n if i in alive else 0 for i, n in enumerate(limits)]
+        alive -= lonely
+
+
+def loss_bound(problem: Problem) -> float:
+    """A lower bound on the loss of any plan; infinite, or 0 for throughput, where a pool is empty.
+
+    A pool that carries the demand uses at least ``demand * gpus / rate`` GPUs of its best candidate,
+    at the best rate that a replica reaches within its limit. For throughput the weaker pool with all
+    candidates at their limits bounds the rate.
+    """
+    return min(_mode_bound(problem, mode) for mode in problem.modes)
+
+
+def _mode_bound(problem: Problem, mode: bool) -> float:
+    pools = [_pool_bound(problem, phase) for phase in POOLS_OF_MODE[mode]]
+    return -min(pools) if problem.objective is Objective.THROUGHPUT else sum(pools)
+
+
+def _pool_bound(problem: Problem, phase: Phase) -> float:
+    alive = [i for i in problem.indices(phase) if problem.candidates[i].max_replicas > 0]
+    usable = {i: problem.usable(i, problem.candidates[i].max_replicas) for i in alive}
+    if problem.demand is None:
+        return sum(usable.values())
+    per_rate = (
+        problem.weight(c.gpu_type) * c.gpus * c.max_replicas / usable[i]
+        for i, c in ((i, problem.candidates[i]) for i in alive)
+        if usable[i] > 0
+    )
+    return problem.demand * (1 - RATE_TOLERANCE) * min(per_rate, default=math.inf)

@@ -1,0 +1,184 @@
+"""From a problem to a checked solution."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+from planner.errors import SolverError
+from planner.plan import PlanStatus
+from planner.program.backends import LpStatus, solve_lp
+from planner.program.check import verify
+from planner.program.dominance import without_dominated
+from planner.program.encoding import Encoding, encode, objective_terms
+from planner.program.fleet import Fleet, build_fleet, distribute, loss
+from planner.program.heuristic import simple_plan, tidy
+from planner.program.limits import loss_bound, restrict, tighten
+from planner.program.problem import Problem, Solution
+from planner.program.rows import LinearProgram, Row, merged
+from planner.specs import Objective
+
+PROGRESS = 1e-7
+"""Relative improvement that is worth another search even at gap 0. [1]"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """Result of a search.
+
+    Attributes
+    ----------
+    fleet : Fleet or None
+        The best plan found.
+    bound : float
+        Proven lower bound on the loss; infinite if there is no plan.
+    interrupted, stopped : bool
+        Ended by the user; ended before the gap was proven.
+    """
+
+    fleet: Fleet | None
+    bound: float
+    interrupted: bool = False
+    stopped: bool = False
+
+
+def solve(problem: Problem, *, solver: str = "highs", time_limit: float | None = None) -> Solution | None:
+    """The best plan, tidied and checked; None if there is none.
+
+    Raises
+    ------
+    SolverError
+        If time ran out before there was a plan, or the solver's plan does not hold.
+    KeyboardInterrupt
+        If the user stopped the search before there was a plan.
+    """
+    outcome = search(problem, solver=solver, time_limit=time_limit)
+    if outcome.fleet is None:
+        if outcome.interrupted:
+            raise KeyboardInterrupt
+        if outcome.stopped:
+            raise SolverError(f"no plan found within the time limit of {time_limit:g} s")
+        return None
+    solution = _solution(problem, tidy(problem, outcome.fleet), outcome)
+    verify(problem, solution)
+    return solution
+
+
+def reduced(problem: Problem) -> Problem:
+    """`problem` without what no optimal plan needs; indices of candidates stay."""
+    return without_dominated(tighten(problem))
+
+
+def program(problem: Problem) -> LinearProgram:
+    """The integer program of `problem`, both front doors in one."""
+    return encode(reduced(problem)).lp
+
+
+def search(problem: Problem, *, solver: str = "highs", time_limit: float | None = None) -> Outcome:
+    """Look for the best plan, one front door after the other.
+
+    A plan never mixes colocated groups with prefill and decode pools, so the two are separate programs. The
+    one with the better bound goes first, and the other only looks for plans that beat it by more
+    than the gap.
+    """
+    deadline = math.inf if time_limit is None else time.monotonic() + time_limit
+    best = Outcome(fleet=None, bound=math.inf)
+    for part in _parts(problem):
+        left = None if time_limit is None else max(deadline - time.monotonic(), 0.0)
+        found = _skipped(part, best) or _search_mode(part, best.fleet, solver=solver, time_limit=left)
+        best = Outcome(
+            fleet=found.fleet or best.fleet,
+            bound=min(best.bound, found.bound),
+            interrupted=found.interrupted,
+            stopped=best.stopped or found.stopped,
+        )
+    return best
+
+
+def _parts(problem: Problem) -> list[Problem]:
+    """The programs to solve, most promising first; those with an empty pool are left out."""
+    parts = (reduced(restrict(problem, mode)) for mode in problem.modes)
+    return sorted((p for p in parts if loss_bound(p) < _no_plan(p)), key=loss_bound)
+
+
+def _no_plan(problem: Problem) -> float:
+    """Loss bound of a program with an empty pool."""
+    return 0.0 if problem.objective is Objective.THROUGHPUT else math.inf
+
+
+def _skipped(problem: Problem, best: Outcome) -> Outcome | None:
+    """What is known of a program that need not, or may no longer, be searched."""
+    bound = loss_bound(problem)
+    if best.interrupted:
+        return Outcome(fleet=None, bound=bound, interrupted=True, stopped=True)
+    if best.fleet is not None and bound >= _cutoff(problem, best.fleet):
+        return Outcome(fleet=None, bound=bound)
+    return None
+
+
+def _cutoff(problem: Problem, incumbent: Fleet) -> float:
+    """Largest loss that is worth finding once there is a plan."""
+    reached = loss(problem.objective, incumbent.value)
+    return reached - max(problem.gap, PROGRESS) * abs(reached)
+
+
+def _search_mode(
+    problem: Problem, incumbent: Fleet | None, *, solver: str, time_limit: float | None
+) -> Outcome:
+    """Best plan of one front door that beats `incumbent`."""
+    encoding = encode(problem)
+    cutoff = math.inf if incumbent is None else _cutoff(problem, incumbent)
+    start = simple_plan(problem)
+    if start is not None and loss(problem.objective, start.value) > cutoff:
+        start = None
+    elif start is not None:
+        cutoff = loss(problem.objective, start.value) * (1 + PROGRESS)
+    result = solve_lp(
+        _with_cutoff(encoding, cutoff),
+        solver=solver,
+        time_limit=time_limit,
+        gap=problem.gap,
+        start=None if start is None else encoding.values(start.replicas),
+    )
+    fleet = start if result.values is None else build_fleet(problem, encoding.replicas(result.values))
+    if fleet is not None and fleet.carried <= 0:  # the best rate is none at all
+        fleet = None
+    bound = max(result.bound * encoding.unit, loss_bound(problem))
+    if result.status is LpStatus.INFEASIBLE:
+        bound = cutoff
+    stopped = result.status in (LpStatus.FEASIBLE, LpStatus.UNKNOWN)
+    return Outcome(fleet=fleet, bound=bound, interrupted=result.interrupted, stopped=stopped)
+
+
+def _with_cutoff(encoding: Encoding, cutoff: float) -> LinearProgram:
+    """The program with "loss <= cutoff" where that says something."""
+    if math.isinf(cutoff):
+        return encoding.lp
+    terms = merged(objective_terms(encoding.problem, encoding.layout))
+    return encoding.lp.with_row(
+        Row(name="better", terms=terms, lower=-math.inf, upper=cutoff / encoding.unit)
+    )
+
+
+def _solution(problem: Problem, fleet: Fleet, outcome: Outcome) -> Solution:
+    """The plan with what was proven of it."""
+    reached = loss(problem.objective, fleet.value)
+    bound = min(outcome.bound, reached)
+    gap = (reached - bound) / abs(reached) if reached else 0.0
+    rate = fleet.carried if problem.demand is None else problem.demand
+    proven = gap <= problem.gap + 2 * PROGRESS  # both programs stop within it
+    return Solution(
+        replicas=fleet.replicas,
+        flows=distribute(problem, fleet, rate),
+        gpus_used=fleet.gpus_used,
+        gpus_paid=fleet.gpus_paid,
+        nodes=fleet.nodes,
+        cost=fleet.cost,
+        value=fleet.value,
+        bound=loss(problem.objective, bound),
+        gap=gap,
+        rate=rate,
+        status=PlanStatus.OPTIMAL if proven else PlanStatus.FEASIBLE,
+        interrupted=outcome.interrupted,
+    )

@@ -1,0 +1,86 @@
+"""Moments of a traffic that latency and capacity need, derived once per service."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.arrays import FloatArray
+from planner.specs import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """A workload as arrays.
+
+    Attributes
+    ----------
+    isl, isl_weights : ndarray, shape (points,)
+        Prompt lengths and their shares. [tok, 1]
+    query, cached : ndarray, shape (points,)
+        Tokens of each prompt that are computed, and found in the prefix cache. [tok]
+    osl, osl_weights : ndarray
+        Output lengths and their shares. [tok, 1]
+    mean_isl, mean_query, mean_osl : float
+        [tok]
+    decode_context : float
+        Mean context over decode steps, ``E[osl (isl + osl/2)] / E[osl]``. [tok]
+    reserved, reserved_sd : float
+        Mean and standard deviation, over sequences that decode, of ``isl + osl``: what a sequence
+        needs in the KV cache by its end. [tok]
+    longest : float
+        Longest prompt plus longest output. [tok]
+    arrival_scv : float
+        Squared coefficient of variation of inter-arrival times. [1]
+    """
+
+    isl: FloatArray
+    isl_weights: FloatArray
+    query: FloatArray
+    cached: FloatArray
+    osl: FloatArray
+    osl_weights: FloatArray
+    mean_isl: float
+    mean_query: float
+    mean_osl: float
+    decode_context: float
+    reserved: float
+    reserved_sd: float
+    longest: float
+    arrival_scv: float
+
+    @property
+    def mean_area(self) -> float:
+        """Mean query-key pairs of a prompt under the causal mask. [tok^2]"""
+        return float(np.sum(self.isl_weights * self.query * (self.cached + self.query / 2)))
+
+    @classmethod
+    def of(cls, workload: Workload) -> Traffic:
+        lengths = workload.lengths
+        isl, isl_weights = np.array(lengths.isl.points), np.array(lengths.isl.weights)
+        osl, osl_weights = np.array(lengths.osl.points), np.array(lengths.osl.weights)
+        cached = np.minimum(np.round(workload.prefix_hit_rate * isl), isl - 1)
+        query = isl - cached
+        mean_isl = float(isl_weights @ isl)
+        mean_osl = float(osl_weights @ osl)
+        biased = osl_weights * osl / mean_osl  # a decoding sequence is seen in proportion to its length
+        output = float(biased @ osl)
+        output_variance = float(biased @ (osl - output) ** 2)
+        prompt_variance = float(isl_weights @ (isl - mean_isl) ** 2)
+        return cls(
+            isl=isl,
+            isl_weights=isl_weights,
+            query=query,
+            cached=cached,
+            osl=osl,
+            osl_weights=osl_weights,
+            mean_isl=mean_isl,
+            mean_query=float(isl_weights @ query),
+            mean_osl=mean_osl,
+            decode_context=lengths.isl_per_output_token + output / 2,
+            reserved=lengths.isl_per_output_token + output,
+            reserved_sd=float(np.sqrt(prompt_variance + output_variance)),
+            longest=lengths.isl.maximum + lengths.osl.maximum,
+            arrival_scv=workload.arrival_scv,
+        )

@@ -1,0 +1,450 @@
+"""From a scenario to a plan: candidates, program, alternatives, prediction, answer.
+
+The one place where the layers below meet. :func:`solve` is what ``planner solve`` and the notebooks
+call; everything it returns is a :class:`~planner.plan.Plan`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from planner.candidates import CandidateSet, ReplicaChoice, build_candidates
+from planner.documents.scenario import LoadedScenario, read_scenario
+from planner.engines import load_engine
+from planner.errors import InfeasibleError, SolverError
+from planner.infeasibility import explain
+from planner.plan import (
+    Alternative,
+    Binding,
+    Group,
+    LatencySummary,
+    NodeUse,
+    Plan,
+    PredictedLatency,
+    ServicePrediction,
+)
+from planner.prediction import (
+    INTERVAL_Z,
+    Deployed,
+    Fleet,
+    Occupancy,
+    colocated_group_occupancy,
+    decode_group_occupancy,
+    path_rate,
+    predict_fleet,
+    prefill_occupancy,
+)
+from planner.program import GpuType, Problem, Solution, save_lp
+from planner.program import solve as solve_program
+from planner.queueing import normal_quantile
+from planner.specs import (
+    ColocatedUse,
+    Engine,
+    FleetItem,
+    Metric,
+    Objective,
+    Phase,
+    Scenario,
+    Service,
+)
+from planner.traffic import Traffic
+from planner.transformer import kv_bytes_per_token
+from planner.units import MEGA, SECONDS_PER_HOUR
+
+DEFAULT_GAP = 0.005
+BATCH_MARGIN = 1.1  # of max_num_seqs over the batch that 99.9 % of steps stay below [1]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SolveOptions:
+    """How to search.
+
+    Attributes
+    ----------
+    solver : str
+        "highs" or "cbc".
+    time_limit : float or None
+        Of one program. [s]
+    gap : float
+        Relative distance from the proven bound at which the search may stop. [1]
+    save_lp : Path or None
+        Where the program is written.
+    alternatives : bool
+        Whether the best restricted plans are found as well.
+    on_stage : callable
+        Told what is being done; for a progress line.
+    """
+
+    solver: str = "highs"
+    time_limit: float | None = None
+    gap: float = DEFAULT_GAP
+    save_lp: Path | None = None
+    alternatives: bool = True
+    on_stage: Callable[[str], None] = lambda _stage: None
+
+
+def solve(scenario: Scenario | LoadedScenario | str | Path, options: SolveOptions = SolveOptions()) -> Plan:
+    """The best fleet for `scenario`.
+
+    Parameters
+    ----------
+    scenario : Scenario, LoadedScenario, str or Path
+        A path is read first.
+
+    Raises
+    ------
+    SpecError
+        If the scenario breaks a rule.
+    InfeasibleError
+        If no plan meets it; says what binds and what would help.
+    SolverError
+        If the solver failed or ran out of time before it had a plan.
+    """
+    loaded = _loaded(scenario)
+    return _Search.of(loaded, options).plan()
+
+
+def _loaded(scenario: Scenario | LoadedScenario | str | Path) -> LoadedScenario:
+    if isinstance(scenario, Scenario):
+        return LoadedScenario(scenario=scenario, document={})
+    if isinstance(scenario, LoadedScenario):
+        return scenario
+    return read_scenario(Path(scenario))
+
+
+def gpu_type(item: FleetItem) -> GpuType:
+    """What the program knows of one line of the fleet; owned GPUs cost nothing more."""
+    return GpuType(
+        name=item.gpu.name,
+        price=0.0 if item.owned else item.price,
+        power=item.gpu.power,
+        node_size=item.node_size,
+        max_gpus=item.max_gpus,
+        max_gpus_by_phase=item.max_gpus_by_phase,
+    )
+
+
+def build_problem(scenario: Scenario, service: Service, candidates: CandidateSet, gap: float) -> Problem:
+    """The program of one service."""
+    options = scenario.options
+    throughput = scenario.objective is Objective.THROUGHPUT
+    return Problem(
+        candidates=candidates.candidates,
+        gpu_types=tuple(gpu_type(item) for item in scenario.fleet),
+        demand=None if throughput else service.workload.request_rate * (1 + options.headroom),
+        objective=scenario.objective,
+        budget=scenario.budget,
+        illegal_pairs=candidates.illegal_pairs,
+        min_replicas_per_pool=options.min_replicas_per_pool,
+        spare_replicas=options.spare_replicas,
+        whole_nodes=options.whole_nodes,
+        colocated=options.colocated,
+        gap=gap,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """One solve: what is asked, its candidates, and its program."""
+
+    scenario: Scenario
+    document: Mapping[str, Any]
+    service: Service
+    engine: Engine
+    candidates: CandidateSet
+    problem: Problem
+    options: SolveOptions
+
+    @classmethod
+    def of(cls, loaded: LoadedScenario, options: SolveOptions) -> _Search:
+        scenario = loaded.scenario
+        (service,) = scenario.services
+        engine = load_engine(service.engine)
+        options.on_stage("evaluating candidates")
+        candidates = build_candidates(scenario, service, engine)
+        problem = build_problem(scenario, service, candidates, options.gap)
+        return cls(scenario, loaded.document, service, engine, candidates, problem, options)
+
+    def plan(self) -> Plan:
+        if self.options.save_lp is not None:
+            save_lp(self.problem, self.options.save_lp)
+        self.options.on_stage("solving the integer program")
+        try:
+            solution = self._solve(self.problem)
+        except InfeasibleError as error:
+            self.options.on_stage("explaining why there is no plan")
+            raise explain(
+                self.scenario, self.service, self.engine, self.candidates, self.problem, error
+            ) from None
+        alternatives: tuple[Alternative, ...] = ()
+        at_half = None
+        if self.options.alternatives and not solution.interrupted:
+            self.options.on_stage("looking for alternatives")
+            alternatives = self._alternatives(solution)
+            at_half = self._cost_at_half_confidence(solution)
+        self.options.on_stage("predicting latencies")
+        return self._assemble(solution, alternatives, at_half)
+
+    def _solve(self, problem: Problem) -> Solution:
+        return solve_program(problem, solver=self.options.solver, time_limit=self.options.time_limit)
+
+    # ---------------------------------------------------------------------------------------
+    # Alternatives
+
+    def _alternatives(self, solution: Solution) -> tuple[Alternative, ...]:
+        """The best plan of each kind that a reader would ask for."""
+        asked = self.problem
+        kinds = [("best single GPU type", replace(asked, max_gpu_types=1))]
+        if asked.colocated is ColocatedUse.ALLOWED:
+            kinds += [
+                ("best colocated", replace(asked, colocated=ColocatedUse.ONLY)),
+                ("best disaggregated", replace(asked, colocated=ColocatedUse.FORBIDDEN)),
+            ]
+        return tuple(self._alternative(name, problem, solution) for name, problem in kinds)
+
+    def _alternative(self, name: str, problem: Problem, solution: Solution) -> Alternative:
+        if self._satisfies(problem, solution):
+            return self._described(name, solution)
+        try:
+            return self._described(name, self._solve(problem))
+        except (InfeasibleError, SolverError) as error:
+            return Alternative(name=name, value=None, cost=None, summary="none", reason=_first_line(error))
+
+    def _satisfies(self, problem: Problem, solution: Solution) -> bool:
+        used = [i for i, n in enumerate(solution.replicas) if n]
+        colocated = any(self.candidates.choices[i].phase is Phase.COLOCATED for i in used)
+        if problem.colocated is ColocatedUse.ONLY and not colocated:
+            return False
+        if problem.colocated is ColocatedUse.FORBIDDEN and colocated:
+            return False
+        types = {self.candidates.choices[i].item for i in used}
+        return problem.max_gpu_types is None or len(types) <= problem.max_gpu_types
+
+    def _described(self, name: str, solution: Solution) -> Alternative:
+        parts = [
+            f"{n} x {self._gpu(choice).gpu.name} {choice.parallelism} {choice.phase}"
+            for choice, n in zip(self.candidates.choices, solution.replicas, strict=True)
+            if n
+        ]
+        return Alternative(name=name, value=solution.value, cost=solution.cost, summary=", ".join(parts))
+
+    def _cost_at_half_confidence(self, solution: Solution) -> float | None:
+        """Cost of the same scenario without margin for model error."""
+        if self.scenario.objective is not Objective.COST:
+            return None
+        candidates = build_candidates(self.scenario, self.service, self.engine, z=0.0)
+        problem = build_problem(self.scenario, self.service, candidates, self.options.gap)
+        try:
+            return self._solve(problem).cost
+        except (InfeasibleError, SolverError):
+            return solution.cost
+
+    # ---------------------------------------------------------------------------------------
+    # The plan
+
+    def _gpu(self, choice: ReplicaChoice) -> FleetItem:
+        return self.scenario.fleet[choice.item]
+
+    def _assemble(
+        self, solution: Solution, alternatives: tuple[Alternative, ...], at_half: float | None
+    ) -> Plan:
+        used = [i for i, n in enumerate(solution.replicas) if n]
+        service = self._served(solution)
+        deployed = {i: self._deployed(i, solution) for i in used}
+        fleet = Fleet(
+            service=service,
+            engine=self.engine,
+            groups=tuple(deployed.values()),
+            routing=self.scenario.options.routing,
+        )
+        groups = tuple(self._group(i, solution, fleet, deployed[i]) for i in used)
+        prediction = self._prediction(service, fleet, solution)
+        return Plan(
+            status=solution.status,
+            objective=self.scenario.objective,
+            value=solution.value,
+            bound=solution.bound,
+            gap=solution.gap,
+            cost=solution.cost,
+            power=sum(
+                paid * item.gpu.power
+                for paid, item in zip(solution.gpus_paid, self.scenario.fleet, strict=True)
+            ),
+            groups=groups,
+            nodes=self._nodes(solution),
+            predictions=(prediction,),
+            alternatives=alternatives,
+            engine=self.engine.name,
+            engine_version=self.engine.version,
+            routing=self.scenario.options.routing,
+            scenario=self.document,
+            provenance=self._provenance(used),
+            notes=self._notes(solution, groups),
+            cost_at_half_confidence=at_half,
+        )
+
+    def _served(self, solution: Solution) -> Service:
+        """The service at the rate that the plan carries; differs from the asked only for throughput."""
+        workload = self.service.workload
+        if self.scenario.objective is not Objective.THROUGHPUT:
+            return self.service
+        rate = solution.rate / (1 + self.scenario.options.headroom)
+        periods = tuple(replace(p, request_rate=rate) for p in workload.periods)
+        return replace(self.service, workload=replace(workload, periods=periods))
+
+    def _deployed(self, index: int, solution: Solution) -> Deployed:
+        choice = self.candidates.choices[index]
+        headroom = 1 + self.scenario.options.headroom
+        return Deployed(
+            phase=choice.phase,
+            item=self._gpu(choice),
+            parallelism=choice.parallelism,
+            replicas=solution.replicas[index],
+            rate=solution.flows[index] / headroom,
+            token_budget=choice.token_budget,
+            kv_tokens=choice.kv_tokens,
+            max_num_seqs=choice.max_num_seqs,
+        )
+
+    def _occupancy(self, fleet: Fleet, group: Deployed) -> Occupancy:
+        z = float(normal_quantile(self.scenario.options.confidence))
+        if group.phase is Phase.PREFILL:
+            return prefill_occupancy(fleet, group, z)
+        if group.phase is Phase.DECODE:
+            return decode_group_occupancy(fleet, group, z)
+        return colocated_group_occupancy(fleet, group, z)
+
+    def _group(self, index: int, solution: Solution, fleet: Fleet, group: Deployed) -> Group:
+        choice, candidate = self.candidates.choices[index], self.candidates.candidates[index]
+        occupancy = self._occupancy(fleet, group)
+        item = group.item
+        price = 0.0 if item.owned else item.price
+        gpus = group.replicas * choice.parallelism.num_gpus
+        point = max(k for k, n in enumerate(candidate.curve.starts) if n <= group.replicas)
+        return Group(
+            name=f"{choice.phase}-{item.gpu.name}-" + str(choice.parallelism).lower().replace(" ", "-"),
+            service=self.service.model.name,
+            phase=choice.phase,
+            gpu=item.gpu.name,
+            parallelism=choice.parallelism,
+            replicas=group.replicas,
+            precision=self.service.precision,
+            max_num_seqs=self._max_num_seqs(choice, occupancy),
+            max_num_batched_tokens=choice.token_budget,
+            max_model_len=self._max_model_len(),
+            kv_capacity=choice.kv_tokens,
+            memory=choice.memory,
+            request_rate=group.rate,
+            capacity=candidate.curve.capacity(group.replicas),
+            mean_batch=occupancy.mean_batch,
+            busy=occupancy.busy,
+            binds=self.candidates.binds[index][point],
+            network_utilization=self._network(fleet, group),
+            cost=None if price is None else gpus * price,
+            calibration=str(item.gpu.calibration.status),
+            zone=item.zone,
+        )
+
+    def _max_num_seqs(self, choice: ReplicaChoice, occupancy: Occupancy) -> int:
+        """Limit that 99 % of steps stay well below; never above what memory was planned for."""
+        if choice.phase is Phase.PREFILL or not math.isfinite(occupancy.batch_p99):
+            return choice.max_num_seqs
+        wanted = 8 * math.ceil((BATCH_MARGIN * occupancy.batch_p99 + 4) / 8)
+        return min(choice.max_num_seqs, wanted)
+
+    def _max_model_len(self) -> int:
+        """Longest sequence of the traffic, rounded up, within what the model supports."""
+        longest = Traffic.of(self.service.workload).longest
+        return min(self.service.model.max_context, 256 * math.ceil(longest / 256))
+
+    def _network(self, fleet: Fleet, group: Deployed) -> float:
+        """Load of the group's NICs by KV transfer. [1]"""
+        if group.phase is Phase.COLOCATED:
+            return 0.0
+        traffic = Traffic.of(self.service.workload)
+        per_token = kv_bytes_per_token(self.service.model, self.service.precision.kv_cache)
+        moved = group.rate * traffic.mean_isl * per_token
+        own = path_rate(fleet, group, group) * group.replicas
+        return moved / own
+
+    def _prediction(self, service: Service, fleet: Fleet, solution: Solution) -> ServicePrediction:
+        (ttft, tpot), low, high = (
+            predict_fleet(fleet, z).summaries() for z in (0.0, -INTERVAL_Z, INTERVAL_Z)
+        )
+        traffic = Traffic.of(service.workload)
+        rate = service.workload.request_rate
+
+        def per_million(tokens_per_request: float) -> float | None:
+            if solution.cost is None:
+                return None
+            return solution.cost / (rate * tokens_per_request * SECONDS_PER_HOUR) * MEGA
+
+        return ServicePrediction(
+            service=service.model.name,
+            request_rate=rate,
+            ttft=_predicted(Metric.TTFT, ttft, low[0], high[0]),
+            tpot=_predicted(Metric.TPOT, tpot, low[1], high[1]),
+            slo=service.slo.targets,
+            cost_per_million_input_tokens=per_million(traffic.mean_isl),
+            cost_per_million_output_tokens=per_million(traffic.mean_osl),
+            cost_per_million_tokens=per_million(traffic.mean_isl + traffic.mean_osl),
+        )
+
+    def _nodes(self, solution: Solution) -> tuple[NodeUse, ...]:
+        return tuple(
+            NodeUse(
+                gpu=item.gpu.name,
+                gpus_used=used,
+                gpus_paid=paid,
+                nodes=nodes,
+                price=0.0 if item.owned else item.price,
+                zone=item.zone,
+            )
+            for item, used, paid, nodes in zip(
+                self.scenario.fleet, solution.gpus_used, solution.gpus_paid, solution.nodes, strict=True
+            )
+            if used
+        )
+
+    def _provenance(self, used: list[int]) -> tuple[str, ...]:
+        items = {self.candidates.choices[i].item for i in used}
+        lines = []
+        for index in sorted(items):
+            gpu = self.scenario.fleet[index].gpu
+            c = gpu.calibration
+            lines.append(f"GPU {gpu.name}: {c.status} ({c.date}); {c.method}")
+        lines.append(f"engine {self.engine.name} {self.engine.version}: {self.engine.provenance}")
+        lines.append(f"model {self.service.model.name}: {self.service.model.source}")
+        workload = self.service.workload
+        if workload.citation:
+            lines.append(f"traffic {workload.name}: {workload.citation}")
+        return tuple(lines)
+
+    def _notes(self, solution: Solution, groups: tuple[Group, ...]) -> tuple[str, ...]:
+        notes = []
+        if solution.interrupted:
+            notes.append("search interrupted: this is the best plan found so far")
+        types = {g.gpu for g in groups if g.phase is not Phase.COLOCATED}
+        assumed = [i.gpu.name for i in self.scenario.fleet if i.gpu.name in types and not i.network_given]
+        if assumed:
+            notes.append(f"network of {', '.join(assumed)} not given: the profile's usual share is assumed")
+        estimated = sorted({g.gpu for g in groups if g.calibration == "estimated"})
+        if estimated:
+            notes.append(f"calibration of {', '.join(estimated)} is estimated, not measured")
+        if any(g.binds is Binding.NETWORK for g in groups):
+            notes.append("the network binds: a faster one carries more load on the same GPUs")
+        return tuple(notes)
+
+
+def _predicted(
+    metric: Metric, expected: LatencySummary, low: LatencySummary, high: LatencySummary
+) -> PredictedLatency:
+    return PredictedLatency(metric=metric, expected=expected, low=low, high=high)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -1,0 +1,167 @@
+"""Random instances of the integer program: realistic ones for speed, tiny ones for enumeration."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.program.problem import Candidate, CapacityCurve, GpuType, Problem
+from planner.specs import ColocatedUse, Objective, Phase
+
+STARTS = (1, 2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 25, 32, 40, 50, 64, 80, 100, 128, 160, 200, 256, 320, 400)
+NAMES = (
+    "h100-sxm",
+    "h200",
+    "a100-80",
+    "l40s",
+    "b200",
+    "mi300x",
+    "l4",
+    "a10g",
+    "h20",
+    "gh200",
+    "mi325x",
+    "b300",
+)
+
+
+def curve(rate: float, bend: float, starts: tuple[int, ...] = STARTS) -> CapacityCurve:
+    """``rate * (1 - bend / sqrt(n))`` per replica, at the first n of each range. [req/s]"""
+    rates = tuple(max(rate * (1 - bend / np.sqrt(n)), 0.0) for n in starts)
+    return CapacityCurve(starts=starts, per_replica=rates)
+
+
+def realistic(
+    seed: int, *, types: int = 6, tensor_parallel: tuple[int, ...] = (1, 2, 4, 8), demand: float | None = None
+) -> Problem:
+    """All types x TP x phases, with stock, caps, pairs and spares on in a share of the seeds."""
+    rng = np.random.default_rng(seed)
+    scarce = bool(rng.random() < 0.5)
+    kinds = tuple(_gpu_type(rng, NAMES[g], scarce=scarce) for g in range(types))
+    candidates = tuple(
+        candidate
+        for g in range(types)
+        for phase in Phase
+        for candidate in _candidates(rng, g, kinds[g], phase, tensor_parallel)
+    )
+    return Problem(
+        candidates=candidates,
+        gpu_types=kinds,
+        demand=float(np.exp(rng.uniform(np.log(20), np.log(300)))) if demand is None else demand,
+        objective=Objective.COST,
+        illegal_pairs=_illegal_pairs(rng, candidates),
+        min_replicas_per_pool=int(rng.integers(1, 3)),
+        spare_replicas=int(rng.random() < 0.3),
+        whole_nodes=bool(rng.random() < 0.7),
+        gap=0.005,
+    )
+
+
+def _gpu_type(rng: np.random.Generator, name: str, *, scarce: bool) -> GpuType:
+    stocked = rng.random() < (0.9 if scarce else 0.4)
+    return GpuType(
+        name=name,
+        price=round(float(np.exp(rng.uniform(np.log(0.6), np.log(8)))), 2),
+        power=float(rng.integers(72, 1000)),
+        node_size=int(rng.choice([4, 8, 8, 8])),
+        max_gpus=int(rng.integers(1, 8 if scarce else 40)) * 8 if stocked else None,
+        max_gpus_by_phase={Phase.PREFILL: int(rng.integers(4, 100))} if rng.random() < 0.15 else {},
+    )
+
+
+def _candidates(
+    rng: np.random.Generator, gpu_type: int, kind: GpuType, phase: Phase, sizes: tuple[int, ...]
+) -> list[Candidate]:
+    """Replicas of one type and phase: rate per GPU falls with TP, except that small ones lack memory.
+
+    Rates are near proportional to prices, as they are on a market: the types compete.
+    """
+    base = (kind.price or 1.0) * float(np.exp(rng.uniform(np.log(0.35), np.log(0.7))))
+    base *= 0.5 if phase is Phase.COLOCATED else 1.0
+    memory = float(rng.uniform(0.2, 1.5))
+    found = []
+    for tp in sizes:
+        share = max(1 - memory / tp, 0.0) if phase is not Phase.PREFILL else 1.0
+        rate = base * tp ** float(rng.uniform(0.8, 0.97)) * share
+        if rate > 0:
+            label = f"{phase.value[0]}_{kind.name}_tp{tp}"
+            bend = float(rng.uniform(0.05, 0.6))
+            found.append(
+                Candidate(
+                    name=label,
+                    phase=phase,
+                    gpu_type=gpu_type,
+                    gpus=tp,
+                    curve=curve(rate, bend),
+                    max_replicas=4000,
+                )
+            )
+    return found
+
+
+def _illegal_pairs(
+    rng: np.random.Generator, candidates: tuple[Candidate, ...], share: float = 0.4
+) -> frozenset[tuple[int, int]]:
+    """In a share of the instances: two families of types that must not meet."""
+    if rng.random() > share:
+        return frozenset()
+    vendor = rng.integers(0, 2, size=max(c.gpu_type for c in candidates) + 1)
+    return frozenset(
+        (i, j)
+        for i, p in enumerate(candidates)
+        for j, d in enumerate(candidates)
+        if p.phase is Phase.PREFILL and d.phase is Phase.DECODE
+        if vendor[p.gpu_type] != vendor[d.gpu_type]
+    )
+
+
+def tiny(seed: int) -> Problem:
+    """Few candidates and replicas, each constraint family on in a good share of the seeds."""
+    rng = np.random.default_rng(seed)
+    types = int(rng.integers(1, 4))
+    objective = list(Objective)[int(rng.integers(0, 4))]
+    kinds = tuple(_tiny_type(rng, NAMES[g], stocked=objective is Objective.THROUGHPUT) for g in range(types))
+    count = int(rng.integers(3, 6))
+    phases = [*Phase, *(list(Phase)[int(p)] for p in rng.integers(0, 3, size=3))]
+    candidates = tuple(_tiny_candidate(rng, f"c{i}", phases[i], types) for i in range(count))
+    return Problem(
+        candidates=candidates,
+        gpu_types=kinds,
+        demand=None if objective is Objective.THROUGHPUT else float(rng.uniform(0.5, 9)),
+        objective=objective,
+        budget=float(rng.uniform(8, 50)) if rng.random() < 0.3 else None,
+        illegal_pairs=frozenset(
+            (i, j)
+            for i, p in enumerate(candidates)
+            for j, d in enumerate(candidates)
+            if p.phase is Phase.PREFILL and d.phase is Phase.DECODE and rng.random() < 0.25
+        ),
+        min_replicas_per_pool=int(rng.integers(1, 4)),
+        spare_replicas=int(rng.random() < 0.4),
+        whole_nodes=bool(rng.random() < 0.5),
+        colocated=list(ColocatedUse)[int(rng.choice(3, p=[0.6, 0.25, 0.15]))],
+        max_gpu_types=int(rng.integers(1, 3)) if rng.random() < 0.3 else None,
+        gap=0.0,
+    )
+
+
+def _tiny_type(rng: np.random.Generator, name: str, *, stocked: bool) -> GpuType:
+    return GpuType(
+        name=name,
+        price=0.0 if rng.random() < 0.1 else round(float(rng.uniform(0.5, 4)), 2),
+        power=float(rng.integers(100, 1000)),
+        node_size=int(rng.choice([1, 2, 4])),
+        max_gpus=int(rng.integers(0, 25)) if stocked or rng.random() < 0.5 else None,
+        max_gpus_by_phase={Phase.DECODE: int(rng.integers(0, 13))} if rng.random() < 0.2 else {},
+    )
+
+
+def _tiny_candidate(rng: np.random.Generator, name: str, phase: Phase, types: int) -> Candidate:
+    gpus = int(rng.choice([1, 2, 4]))
+    return Candidate(
+        name=name,
+        phase=phase,
+        gpu_type=int(rng.integers(0, types)),
+        gpus=gpus,
+        curve=curve(float(rng.uniform(0.8, 3)) * gpus, float(rng.uniform(0, 1.1)), (1, 2, 3, 5)),
+        max_replicas=int(rng.integers(2, 7)),
+    )
