@@ -195,7 +195,7 @@ def parallelisms(context: _Context, item: FleetItem, phase: Phase) -> list[Paral
     model = context.service.model
     sizes = [
         tp
-        for tp in legal_tp(model, item.node_size)
+        for tp in legal_tp(model, item.node_size, context.service.precision.weights)
         if item.node_size % tp == 0
         and tp <= (options.max_tp or tp)
         and (options.allowed_tp is None or tp in options.allowed_tp)

@@ -16,6 +16,7 @@ from planner.documents.source import (
     Choice,
     DocumentModel,
     Reserved,
+    check_writable,
     dump_yaml,
     load_document,
     parse_document,
@@ -421,6 +422,17 @@ def test_writing_where_it_is_not_allowed_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(SpecError, match=r"plan\.yaml: 1 problem\n  - cannot be written: Permission denied"):
         write_text_atomic(tmp_path / "plan.yaml", "x")
+
+
+def test_what_cannot_be_written_is_found_out_before(tmp_path, monkeypatch):
+    check_writable(tmp_path / "plan.yaml")
+    check_writable(os.devnull)
+    assert os.listdir(tmp_path) == []
+    with pytest.raises(SpecError, match="is a folder"):
+        check_writable(tmp_path)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(SpecError, match="cannot be written: Permission denied"):
+        check_writable(tmp_path / "plan.yaml")
 
 
 def test_devices_can_be_written():

@@ -257,12 +257,12 @@ def dump_plan(plan: Plan, reproducible: bool = False) -> str:
 
     The same plan gives the same text, and :func:`plan_from_text` reads it back up to rounding.
     """
-    created = None if reproducible else datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return dump_yaml(plan_to_document(plan, created))
+    return dump_yaml(plan_to_document(plan, reproducible))
 
 
-def plan_to_document(plan: Plan, created: str | None = None) -> dict[str, Any]:
+def plan_to_document(plan: Plan, reproducible: bool = False) -> dict[str, Any]:
     """A plan as plain dicts, lists and scalars, in the order of the file; also the JSON of ``solve``."""
+    created = {} if reproducible else {"created": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
     first = plan.predictions[0] if plan.predictions else None
     return {
         "schema_version": SCHEMA_VERSION,
@@ -286,7 +286,7 @@ def plan_to_document(plan: Plan, created: str | None = None) -> dict[str, Any]:
         "notes": list(plan.notes),
         "provenance": {
             "planner_version": __version__,
-            **({"created": created} if created else {}),
+            **created,
             "sources": list(plan.provenance),
         },
         "scenario": dict(plan.scenario),
@@ -380,7 +380,8 @@ def _alternative_out(alternative: Alternative) -> dict[str, Any]:
 
 
 def _verification_out(verification: Verification) -> dict[str, Any]:
-    return {"passed": verification.passed, **_plain(verification.details)}
+    details = {key: value for key, value in verification.details.items() if key != "passed"}
+    return {"passed": verification.passed, **_plain(details)}
 
 
 def _zone_out(zone: str) -> dict[str, str]:

@@ -27,6 +27,7 @@ from planner.documents.source import (
     rule_error,
     validate,
 )
+from planner.engines.legality import legal_tp, tp_violation
 from planner.errors import Problem, SpecError
 from planner.specs import (
     GPU,
@@ -55,6 +56,7 @@ from planner.units import BITS_PER_BYTE, GIGA, MILLI
 MAX_TOKENS = 10_000_000
 MAX_GPUS = 10_000_000
 MAX_HISTOGRAM = 30_000
+MAX_PARALLEL = 1024
 _RATE_OF_USERS = "give request_rate = users / (seconds per request + think time)"
 _CHECKPOINT = "checkpoint"
 _DTYPE_ALIASES = {
@@ -75,7 +77,7 @@ _KV_DTYPES = ("bf16", "fp16", "fp8")
 Positive = Annotated[float, Field(gt=0)]
 Tokens = Annotated[float, Field(ge=1, le=MAX_TOKENS)]
 GpuCount = Annotated[int, Field(ge=0, le=MAX_GPUS)]
-Parallel = Annotated[int, Field(ge=1, le=1024)]
+Parallel = Annotated[int, Field(ge=1, le=MAX_PARALLEL)]
 Weight = Annotated[float, Field(ge=0, le=1e15)]
 Text = Annotated[str, Field(min_length=1)]
 
@@ -493,32 +495,17 @@ def _reporting(named: _Named, tree: Tree, path: KeyPath) -> Iterator[None]:
         named.problems += [tree.problem(path, rule, show_value=False) for rule in said]
 
 
-def legal_tp(model: Model) -> tuple[int, ...]:
-    """Tensor parallel sizes that split the heads of every layer.
-
-    Heads are divided; KV heads are divided, or copied where there are fewer of them than GPUs.
-    """
-    attentions = [run.layer.attention for run in model.layers]
-    return tuple(
-        tp
-        for tp in range(1, min(a.heads for a in attentions) + 1)
-        if all(a.heads % tp == 0 and (a.kv_heads % tp == 0 or tp % a.kv_heads == 0) for a in attentions)
-    )
-
-
 def _check_tp(tree: Tree, model: Model) -> list[Problem]:
     allowed = tree.get("options", "allowed_tp") if isinstance(tree.get("options"), dict) else None
-    legal = legal_tp(model)
     problems = []
     for i, tp in enumerate(allowed if isinstance(allowed, list) else []):
-        if isinstance(tp, int) and not isinstance(tp, bool) and tp >= 1 and tp not in legal:
-            near = sorted(sorted(legal, key=lambda size: abs(size - tp))[:2])
-            hint = f"nearest: {', '.join(map(str, near))}"
-            problems.append(
-                tree.problem(
-                    ("options", "allowed_tp", i), f"does not divide the attention heads of {model.name}", hint
-                )
-            )
+        if type(tp) is not int or not 1 <= tp <= MAX_PARALLEL:
+            continue  # reported by the schema
+        violation = tp_violation(model, tp)
+        if violation is not None:
+            sizes = sorted(legal_tp(model, min(2 * tp, MAX_PARALLEL)), key=lambda size: abs(size - tp))
+            hint = f"nearest: {', '.join(str(size) for size in sorted(sizes[:2]))}"
+            problems.append(tree.problem(("options", "allowed_tp", i), violation.reason, hint))
     return problems
 
 

@@ -22,6 +22,11 @@ _MODELS: dict[str, type[DocumentModel]] = {
 }
 
 
+def schema_names() -> tuple[str, ...]:
+    """Kinds of files that have a schema."""
+    return tuple(_MODELS)
+
+
 def json_schemas() -> dict[str, dict[str, Any]]:
     """The JSON Schema (draft 2020-12) of every kind of file, by its name."""
     return {name: _schema(name, model) for name, model in _MODELS.items()}
@@ -29,7 +34,7 @@ def json_schemas() -> dict[str, dict[str, Any]]:
 
 def schema_text(name: str) -> str:
     """One of the schemas as the text of its file ``schemas/<name>.json``."""
-    return json.dumps(json_schemas()[name], indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(_schema(name, _MODELS[name]), indent=2, ensure_ascii=False) + "\n"
 
 
 def write_schemas(folder: Path = FOLDER) -> None:

@@ -692,13 +692,13 @@ def _nearest_file(path: Path) -> str:
     return f"did you mean {path.parent / match}?" if match else ""
 
 
-def write_text_atomic(path: str | Path, text: str) -> None:
-    """Write a UTF-8 file whole or not at all; an existing file keeps its permissions.
+def check_writable(path: str | Path) -> None:
+    """Refuse a file that could not be written, before long work for it begins.
 
     Raises
     ------
     SpecError
-        The folder is missing, or the file cannot be written.
+        It is a folder, its own folder is missing, or permissions forbid it.
     """
     path = Path(path)
     try:
@@ -706,16 +706,34 @@ def write_text_atomic(path: str | Path, text: str) -> None:
             raise file_error(path, "is a folder, not a file")
         if not path.parent.is_dir():
             raise file_error(path, f"cannot be written: there is no folder {path.parent}")
+        special = path.exists() and not path.is_file()
+        # Files are replaced, so it is their folder that has to let us.
+        target = path if special else Path(os.path.realpath(path)).parent
+        if not os.access(target, os.W_OK):
+            raise file_error(path, "cannot be written: Permission denied")
+    except SpecError:  # is a ValueError too
+        raise
+    except (OSError, ValueError) as error:
+        raise file_error(repr(str(path)), f"cannot be written: {error}") from None
+
+
+def write_text_atomic(path: str | Path, text: str) -> None:
+    """Write a UTF-8 file whole or not at all; an existing file keeps its permissions.
+
+    Raises
+    ------
+    SpecError
+        As :func:`check_writable`, or the disk is full.
+    """
+    path = Path(path)
+    check_writable(path)
+    try:
         if path.exists() and not path.is_file():  # /dev/null and pipes
             path.write_text(text, encoding="utf-8")
         else:
             _replace(Path(os.path.realpath(path)), text)  # through symbolic links
-    except SpecError:
-        raise
     except OSError as error:
         raise file_error(path, f"cannot be written: {error.strerror}") from None
-    except ValueError as error:
-        raise file_error(repr(str(path)), f"cannot be written: {error}") from None
 
 
 def _replace(path: Path, text: str) -> None:

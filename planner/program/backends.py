@@ -8,6 +8,7 @@ What these libraries do behind one's back, and is handled here:
 - HiGHS returns zeros when the number of threads changes within a process: it is constant.
 - Some versions of highspy print a banner to file descriptor 1: the first construction is muted.
 - Ctrl-C reaches Python only after a native solver returns: HiGHS runs in a thread and polls a flag.
+- PuLP fails on statuses of HiGHS that it does not know: values and status are read from the model.
 - CBC reports the continuous relaxation when it has no integer plan: values are checked.
 """
 
@@ -81,7 +82,6 @@ def solve_lp(
     time_limit: float | None = None,
     gap: float = 0.0,
     start: Sequence[float] | None = None,
-    max_nodes: int | None = None,
 ) -> LpResult:
     """Minimise `lp`.
 
@@ -95,8 +95,6 @@ def solve_lp(
         Relative gap at which to stop. [1]
     start : sequence of float, optional
         A feasible point to improve on; CBC ignores it.
-    max_nodes : int, optional
-        Nodes of the search tree after which to stop, the same on every machine.
 
     Raises
     ------
@@ -105,11 +103,9 @@ def solve_lp(
     """
     problem, variables = _to_pulp(lp)
     if solver == "highs":
-        return _solve_highs(
-            lp, problem, variables, time_limit=time_limit, gap=gap, start=start, max_nodes=max_nodes
-        )
+        return _solve_highs(lp, problem, variables, time_limit=time_limit, gap=gap, start=start)
     if solver == "cbc":
-        return _solve_cbc(lp, problem, variables, time_limit=time_limit, gap=gap, max_nodes=max_nodes)
+        return _solve_cbc(lp, problem, variables, time_limit=time_limit, gap=gap)
     raise SpecError(f"solver must be 'highs' or 'cbc', got {solver!r}")
 
 
@@ -213,6 +209,12 @@ class _Highs(pulp.HiGHS):  # type: ignore[misc]
             model.setSolution(solution)
         self.interrupted = _run_interruptibly(model)
 
+    def findSolutionValues(self, lp: Any) -> tuple[int, int]:
+        # PuLP's own reading raises on statuses that it does not know; ours comes from the model.
+        for variable, value in zip(lp.variables(), lp.solverModel.getSolution().col_value, strict=False):
+            variable.varValue = value
+        return pulp.LpStatusUndefined, pulp.LpSolutionNoSolutionFound
+
 
 def _run_interruptibly(model: Any) -> bool:
     """Run HiGHS in a thread; True if Ctrl-C ended it."""
@@ -290,13 +292,10 @@ def _solve_highs(
     time_limit: float | None,
     gap: float,
     start: Sequence[float] | None,
-    max_nodes: int | None,
 ) -> LpResult:
     options: dict[str, Any] = {**_HIGHS_OPTIONS, "threads": THREADS, "mip_rel_gap": gap}
     if time_limit is not None:
         options["time_limit"] = float(time_limit)
-    if max_nodes is not None:
-        options["mip_max_nodes"] = max_nodes
     backend = _Highs(options, variables, start)
     problem.solve(backend)
     model = problem.solverModel
@@ -323,7 +322,6 @@ def _solve_cbc(
     *,
     time_limit: float | None,
     gap: float,
-    max_nodes: int | None,
 ) -> LpResult:
     backend = pulp.COIN_CMD(
         path=pulp.PULP_CBC_CMD.pulp_cbc_path,
@@ -332,7 +330,6 @@ def _solve_cbc(
         gapRel=gap,
         gapAbs=1e-9,
         threads=None,  # one; CBC may be built without threads and then refuses the option
-        maxNodes=max_nodes,
     )
     if not backend.available():
         raise SolverError("CBC is not available on this machine")

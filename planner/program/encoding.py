@@ -18,9 +18,9 @@ mixes[g] : binary
     Type g is in use; only where the number of types is limited.
 
 No flows are needed: the router keeps the groups of a pool equally busy, hence a pool carries what
-its groups carry together. On a range the capacity is affine, and it is exact: within
-``first <= n <= last`` it is ``capacity * use + slope * extra``. Capacities enter as shares of the demand, so that a solver's
-absolute tolerance is a relative one.
+its groups carry together. On a range the capacity is affine, hence exact:
+``capacity * use + slope * extra``. Capacities enter as shares of the demand, so that a solver's absolute
+tolerance is a relative one.
 """
 
 from __future__ import annotations

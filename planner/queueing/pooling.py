@@ -43,7 +43,7 @@ def pooled_wait(
       :math:`c^2 = 1 + (c_a^2 - 1)/n`.
     - *Round robin* gives each replica every n-th arrival, :math:`c^2 = c_a^2/n`; its mean is no
       shorter than least loaded's, which it equals for constant service.
-    - *Power of two* takes the less loaded of two drawn replicas. It is least loaded at n = 2. From
+    - *Power of two* takes the less loaded of two different drawn replicas. It is least loaded at n = 2. From
       there the probability of waiting goes to its limit :math:`\rho^2` as 2/n, and the mean exceeds
       least loaded's by a share of that of infinitely many replicas, for exponential service
       :math:`I = [-\log(1-\rho^2) - \rho^2]/\rho^2` from [1]_. The share

@@ -15,6 +15,7 @@ from planner.queueing.numeric import Floats, erlang_c
 from planner.queueing.waiting import WaitDistribution
 
 _IDLE = 1e-9  # utilization below which nobody waits
+_FULL = 1 - 1e-9  # and from which on the queue has no bound
 _DECAY_POINTS = 65
 _DECAY_SPAN = 0.92  # of v = u / (1 + u), u = -log(utilization): down to a utilization of 1e-5
 _RESIDUAL_POINTS_PER_OCTAVE = 2
@@ -133,7 +134,10 @@ class ServiceShape:
         with Erlang's delay probability. The mean is the refinement of Tijms, van Hoorn and
         Federgruen [2]_ of Lee and Longton's :math:`(1+c_s^2)/2`; the decay is exact; the last
         factor, for :math:`E[e^{\delta X}]`, is exact at n = 1, in heavy traffic and for
-        exponential service.
+        exponential service. Against simulation, the 99th percentile of wait plus service is within 3 %
+        for n up to 8, loads of 0.7 and more and :math:`c_s^2` up to 3, with no service longer than
+        about 30 means; rarer and longer ones (100 means, one in 100,000) make it too high, by 16 %
+        at a load of 0.7, because the slow decay sets in only further out.
 
         Other arrivals are taken as a renewal stream with gamma-distributed intervals, whose decay
         is exact too. Smoother ones scale the mean by :math:`(c_a^2+c_s^2)/(1+c_s^2)` (Allen and
@@ -157,7 +161,8 @@ class ServiceShape:
             np.asarray(arrival_scv, dtype=float),
         )
         utilization = offered / n
-        busy = (utilization < 1) & (utilization > _IDLE)
+        stable = utilization < _FULL
+        busy = stable & (utilization > _IDLE)
         rho = np.where(busy, utilization, 0.5)
         level = -np.log(rho)
         poisson = bool(np.all(arrival == 1))
@@ -182,7 +187,7 @@ class ServiceShape:
         unit = np.where(self.mean > 0, self.mean, 1.0) / n
         return WaitDistribution.fitted(
             probability,
-            np.where(busy, mean * unit, np.where(utilization < 1, 0.0, np.inf)),
+            np.where(busy, mean * unit, np.where(stable, 0.0, np.inf)),
             decay / unit,
             amplitude,
         )

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from planner.queueing.numeric import Floats
 
 _EQUAL = 1e-9
+_FASTEST = 1e6  # decay of the fast term, in slow ones
 _QUANTILE_STEPS = 10
 _BLOCK = 16_384  # elements worked on at once where a service axis is added: keeps them in cache
 
@@ -60,7 +61,7 @@ class WaitDistribution:
         With :math:`m = \delta E[W | W>0]`, the conditional tail
         :math:`(1-g)e^{-\beta t} + g e^{-\delta t}` falls from 1 with :math:`\beta \ge \delta`
         if :math:`g \le m` where m < 1 and :math:`g \ge 1/(2-m)` where m > 1. The amplitude is
-        clipped to that; mean and decay stay. At g = m < 1 the fast term is instantaneous; beyond
+        clipped to that; mean and decay stay. At g = m < 1 the fast term is over at once; beyond
         m = 1.9 the decay gives way to the mean. All borders are continuous, so that a bisection
         over the rate meets no jump.
         """
@@ -78,14 +79,15 @@ class WaitDistribution:
         wanted = np.where(product < 1, product**2, least) if amplitude is None else amplitude
         slow = np.where(product < 1, np.minimum(wanted, product), np.maximum(wanted, least))
         slow = np.where(np.abs(product - 1) < _EQUAL, 1.0, slow)
+        fast = 1 - slow
         remainder = product - slow
-        instant = np.abs(remainder) < _EQUAL
-        speed = np.where(instant, 1.0, (1 - slow) / np.where(instant, 1.0, remainder))
-        fast = np.where(instant, 0.0, 1 - slow)
+        still = np.abs(remainder) <= np.abs(fast) / _FASTEST
+        speed = np.where(still, _FASTEST, fast / np.where(still, 1.0, remainder))
+        speed = np.where(fast == 0, 1.0, np.maximum(speed, 1.0))
         idle = np.where(stable, 0.0, 1.0)
         return cls(
             alpha=np.where(waits, fast * probability, 0.0),
-            beta=np.where(waits, np.maximum(speed, 1.0) * delta, 1 - idle),
+            beta=np.where(waits, speed * delta, 1 - idle),
             gamma=np.where(waits, slow * probability, idle),
             delta=np.where(waits, delta, 1 - idle),
             probability_of_wait=np.where(waits, probability, idle),

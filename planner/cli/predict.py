@@ -1,0 +1,118 @@
+"""``planner predict``."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import click
+
+from planner.catalog import load_gpu, load_model
+from planner.cli.output import echo_json, width
+from planner.configuration import Configuration, Load, Prediction, Replicas, default_precision
+from planner.configuration import predict as predict_configuration
+from planner.engines import load_engine
+from planner.errors import InfeasibleError, SpecError
+from planner.latency import OperatorTime
+from planner.specs import Parallelism
+from planner.units import GIB, MILLI
+
+_POOL = re.compile(r"(\d+)\s*x\s*(?:tp)?(\d+)(?:@(.+))?", re.IGNORECASE)
+
+
+@click.command()
+@click.option("--model", "-m", required=True, help="Catalogue name, config.json or model directory.")
+@click.option("--gpu", "-g", required=True, help="GPU profile name or path.")
+@click.option("--tp", type=click.IntRange(1), default=1, show_default=True, help="Tensor parallel size.")
+@click.option("--pp", type=click.IntRange(1), default=1, show_default=True, help="Pipeline parallel size.")
+@click.option("--ep", type=click.IntRange(1), default=1, show_default=True, help="Expert parallel size.")
+@click.option("--dp", type=click.IntRange(1), default=1, show_default=True, help="Data parallel size.")
+@click.option("--engine", default="vllm", show_default=True)
+@click.option("--precision", help="Of the weights; default: the checkpoint's.")
+@click.option("--kv-cache-dtype", help="Default: 16-bit.")
+@click.option("--mode", type=click.Choice(["colocated", "disagg"]), default="colocated", show_default=True)
+@click.option("--replicas", type=click.IntRange(1), default=1, show_default=True, help="Colocated replicas.")
+@click.option("--prefill", metavar="NxTP[@GPU]", help="Prefill pool of --mode disagg, as 2xTP4 or 2xTP4@l40s.")
+@click.option("--decode", metavar="NxTP[@GPU]", help="Decode pool of --mode disagg.")
+@click.option("--concurrency", "-c", type=click.FloatRange(min=1), help="Clients in a closed loop.")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Poisson arrivals. [req/s]")
+@click.option("--isl", type=click.FloatRange(min=1), required=True, help="Input tokens.")
+@click.option("--osl", type=click.FloatRange(min=1), required=True, help="Output tokens.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def predict(**given: Any) -> None:
+    """TTFT and TPOT of one configuration, broken down by operator."""
+    load = Load(isl=given["isl"], osl=given["osl"], concurrency=given["concurrency"], rate=given["rate"])
+    configuration = _configuration(given)
+    try:
+        prediction = predict_configuration(configuration, load)
+    except InfeasibleError as error:
+        if given["as_json"]:
+            echo_json({"ttft_ms": None, "tpot_ms": None, "fits": False, "reason": str(error)})
+        raise
+    if given["as_json"]:
+        echo_json(_document(prediction))
+        return
+    from planner.report.terminal import print_prediction  # rich: only where tables are printed
+
+    print_prediction(configuration, load, prediction, width())
+
+
+def _configuration(given: dict[str, Any]) -> Configuration:
+    if given["ep"] > 1 or given["dp"] > 1:
+        raise SpecError("--ep and --dp need a mixture-of-experts model, and those are not supported yet")
+    model = load_model(given["model"])
+    precision = default_precision(model, given["precision"], given["kv_cache_dtype"])
+    engine = load_engine(given["engine"])
+    if given["mode"] == "colocated":
+        if given["prefill"] or given["decode"]:
+            raise SpecError("--prefill and --decode belong to --mode disagg")
+        parallelism = Parallelism(tp=given["tp"], pp=given["pp"])
+        replicas = Replicas(count=given["replicas"], gpu=load_gpu(given["gpu"]), parallelism=parallelism)
+        return Configuration(model=model, precision=precision, engine=engine, colocated=replicas)
+    pools = {name: _pool(name, given[name], given["gpu"]) for name in ("prefill", "decode")}
+    return Configuration(model=model, precision=precision, engine=engine, **pools)
+
+
+def _pool(option: str, text: str | None, gpu: str) -> Replicas:
+    match = _POOL.fullmatch(text.strip()) if text else None
+    if match is None or int(match[1]) < 1 or int(match[2]) < 1:
+        got = f", got {text!r}" if text else ""
+        raise SpecError(f"--mode disagg needs --{option} as NxTP, for example 2xTP4{got}")
+    return Replicas(
+        count=int(match[1]), gpu=load_gpu(match[3] or gpu), parallelism=Parallelism(tp=int(match[2]))
+    )
+
+
+def _document(p: Prediction) -> dict[str, Any]:
+    memory = p.memory
+    total = memory.weights + memory.activations + memory.reserved + memory.kv_cache
+    return {
+        "ttft_ms": p.ttft / MILLI,
+        "tpot_ms": p.tpot / MILLI,
+        "ttft_ms_range": [t / MILLI for t in p.ttft_range],
+        "tpot_ms_range": [t / MILLI for t in p.tpot_range],
+        "requests_per_second": p.rate,
+        "batch": p.batch,
+        "fits": True,
+        "memory_gib": {
+            "weights": memory.weights / GIB,
+            "kv": memory.kv_cache / GIB,
+            "activations": memory.activations / GIB,
+            "reserved": memory.reserved / GIB,
+            "total": total / GIB,
+            "usable": memory.usable / GIB,
+        },
+        "kv_bytes_per_token": p.kv_bytes_per_token,
+        "kv_tokens": p.kv_tokens,
+        "max_concurrency": p.max_concurrency,
+        "breakdown": [*_lines("prefill", p.prefill), *_lines("decode", p.decode)],
+        "notes": list(p.notes),
+    }
+
+
+def _lines(step: str, operators: tuple[OperatorTime, ...]) -> list[dict[str, Any]]:
+    total = math.fsum(o.time for o in operators)
+    return [
+        {"step": step, "operator": o.name, "ms": o.time / MILLI, "share": o.time / total} for o in operators
+    ]

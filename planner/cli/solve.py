@@ -1,0 +1,80 @@
+"""``planner solve``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from planner.cli.output import echo_json, progress, width
+from planner.documents.plan import dump_plan, plan_to_document
+from planner.documents.scenario import read_scenario
+from planner.documents.source import check_writable, write_text_atomic
+from planner.plan import Plan
+from planner.workflow import DEFAULT_GAP, SolveOptions
+from planner.workflow import solve as solve_scenario
+
+
+@click.command()
+@click.argument("scenario", type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the plan here (YAML).")
+@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON instead of tables.")
+@click.option("--no-verify", is_flag=True, help="Do not check the plan by simulation.")
+@click.option("--solver", type=click.Choice(["highs", "cbc"]), default="highs", show_default=True)
+@click.option("--time-limit", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Of one program. [s]")
+@click.option(
+    "--gap",
+    type=click.FloatRange(0, 1, max_open=True),
+    default=DEFAULT_GAP,
+    show_default=True,
+    help="Relative distance from the proven bound at which the search may stop.",
+)
+@click.option("--save-lp", type=click.Path(path_type=Path), metavar="FILE", help="Write the integer program.")
+@click.option("--no-alternatives", is_flag=True, help="Only the plan: skip what it is compared with.")
+@click.option("--reproducible", is_flag=True, help="Leave the time out of the plan file.")
+def solve(
+    scenario: Path,
+    output: Path | None,
+    as_json: bool,
+    no_verify: bool,
+    solver: str,
+    time_limit: float | None,
+    gap: float,
+    save_lp: Path | None,
+    no_alternatives: bool,
+    reproducible: bool,
+) -> None:
+    """Find the cheapest fleet that meets SCENARIO (a YAML file).
+
+    Prints the pools, predicted TTFT and TPOT against the SLOs, cost, and the best colocated and
+    single-GPU-type plans beside it.
+    """
+    del no_verify  # plans are not simulated yet; the flag is part of the command's contract
+    for path in (output, save_lp):
+        if path is not None:
+            check_writable(path)
+    loaded = read_scenario(scenario)
+    with progress("reading") as on_stage:
+        options = SolveOptions(
+            solver=solver,
+            time_limit=time_limit,
+            gap=gap,
+            save_lp=save_lp,
+            alternatives=not no_alternatives,
+            on_stage=on_stage,
+        )
+        plan = solve_scenario(loaded, options)
+    if output is not None:
+        write_text_atomic(output, dump_plan(plan, reproducible=reproducible))
+    _print(plan, as_json, output, reproducible)
+
+
+def _print(plan: Plan, as_json: bool, output: Path | None, reproducible: bool) -> None:
+    if as_json:
+        echo_json(plan_to_document(plan, reproducible=reproducible))
+        return
+    from planner.report.terminal import print_plan  # rich: only where tables are printed
+
+    print_plan(plan, width())
+    if output is not None:
+        click.echo(f"\nplan written to {output}")

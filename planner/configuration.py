@@ -1,0 +1,372 @@
+"""One configuration at one load: what ``planner predict`` answers.
+
+Colocated replicas or one prefill and one decode pool, of given sizes, under a closed loop of
+`concurrency` clients or an open stream of `rate` requests per second, all of one length.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.capacity import batch_for_tokens, colocated_state
+from planner.collectives import kv_transfer_time, supports_world_size
+from planner.engines.legality import EndPoint, nearest_legal_tp, pair_violation, pp_violation, tp_violation
+from planner.errors import InfeasibleError, SpecError
+from planner.latency import (
+    OperatorTime,
+    ReplicaSet,
+    decode_breakdown,
+    decode_step_time,
+    prefill_breakdown,
+    prompt_time,
+)
+from planner.memory import fewest_gpus, kv_capacity, memory_budgets, tightest
+from planner.plan import MemoryBudget
+from planner.prediction import INTERVAL_Z, Deployed, Fleet, path_rate, predict_fleet
+from planner.specs import (
+    GPU,
+    Dtype,
+    Engine,
+    FleetItem,
+    Lengths,
+    Marginal,
+    Model,
+    Parallelism,
+    Period,
+    Phase,
+    Precision,
+    Routing,
+    Service,
+    Slo,
+    Workload,
+)
+from planner.traffic import Traffic
+from planner.transformer import kv_bytes_per_token
+from planner.units import GIB
+
+_FIXED_POINT_STEPS = 60
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Replicas:
+    """`count` equal replicas on one GPU type."""
+
+    count: int
+    gpu: GPU
+    parallelism: Parallelism
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Load:
+    """A closed loop of `concurrency` clients, or an open stream of `rate`; exactly one is given.
+
+    `isl`, `osl` [tok]; `rate` [req/s].
+    """
+
+    isl: float
+    osl: float
+    concurrency: float | None = None
+    rate: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.concurrency is None) == (self.rate is None):
+            raise SpecError("give either a concurrency or a rate, not both")
+        for name in ("isl", "osl", "concurrency", "rate"):
+            value = getattr(self, name)
+            if value is not None and not (value > 0 and math.isfinite(value)):
+                raise SpecError(f"{name} must be a finite number > 0, got {value!r}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Configuration:
+    """A model on given replicas: colocated, or prefill and decode."""
+
+    model: Model
+    precision: Precision
+    engine: Engine
+    colocated: Replicas | None = None
+    prefill: Replicas | None = None
+    decode: Replicas | None = None
+
+    def __post_init__(self) -> None:
+        if (self.colocated is None) == (self.prefill is None or self.decode is None):
+            raise SpecError("a configuration is colocated, or it has a prefill and a decode pool")
+        for replicas in (self.colocated, self.prefill, self.decode):
+            if replicas is not None:
+                self._check(replicas)
+        if self.prefill is not None and self.decode is not None:
+            broken = pair_violation(self._end(self.prefill), self._end(self.decode), self.model)
+            if broken is not None:
+                raise SpecError(f"prefill and decode do not work together: {broken}")
+
+    def _check(self, replicas: Replicas) -> None:
+        tp, pp = replicas.parallelism.tp, replicas.parallelism.pp
+        broken = tp_violation(self.model, tp, self.precision.weights) or pp_violation(self.model, pp)
+        if broken is not None:
+            nearest = nearest_legal_tp(self.model, tp, self.precision.weights)
+            raise SpecError(f"{broken.reason}; the nearest legal TP is {nearest}")
+        if not supports_world_size(replicas.gpu, tp):
+            raise SpecError(f"GPU {replicas.gpu.name!r}: no all-reduce over {tp} GPUs is known")
+
+    def _end(self, replicas: Replicas) -> EndPoint:
+        return EndPoint(
+            parallelism=replicas.parallelism,
+            gpu=replicas.gpu.name,
+            vendor=replicas.gpu.vendor,
+            kv_cache=self.precision.kv_cache,
+            block_size=self.engine.block_size,
+        )
+
+    @property
+    def decoding(self) -> Replicas:
+        """The replicas whose KV cache limits concurrency."""
+        replicas = self.colocated or self.decode
+        assert replicas is not None
+        return replicas
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prediction:
+    """What a configuration does at a load; times are means. [s]
+
+    Attributes
+    ----------
+    ttft_range, tpot_range : tuple of float
+        The 80 % interval of the model error.
+    rate : float
+        Requests served. [req/s]
+    batch : float
+        Sequences that decode on one replica.
+    max_concurrency : int
+        Sequences of this length that the decoding replicas' KV caches hold.
+    prefill, decode : tuple of OperatorTime
+        A prompt alone, and a step at `batch`.
+    """
+
+    ttft: float
+    tpot: float
+    ttft_range: tuple[float, float]
+    tpot_range: tuple[float, float]
+    rate: float
+    batch: float
+    memory: MemoryBudget
+    kv_bytes_per_token: float
+    kv_tokens: int
+    max_concurrency: int
+    prefill: tuple[OperatorTime, ...]
+    decode: tuple[OperatorTime, ...]
+    notes: tuple[str, ...]
+
+
+def predict(configuration: Configuration, load: Load) -> Prediction:
+    """TTFT and TPOT of `configuration` under `load`.
+
+    Raises
+    ------
+    InfeasibleError
+        If the weights do not fit, one sequence does not fit, or a rate has no steady state.
+    """
+    c = configuration
+    memory, tokens = _memory(c, c.decoding, load)
+    if c.prefill is not None:
+        _memory(c, c.prefill, load)
+    slots = int(tokens // (load.isl + load.osl)) * c.decoding.count
+    if load.rate is not None:
+        middle, low, high = (_open(c, load, tokens, z) for z in (0.0, -INTERVAL_Z, INTERVAL_Z))
+    else:
+        middle, low, high = (_closed(c, load, slots, z) for z in (0.0, -INTERVAL_Z, INTERVAL_Z))
+    notes = []
+    if load.concurrency is not None and load.concurrency > slots:
+        notes.append(
+            f"{load.concurrency:g} clients exceed the {slots} sequences that fit into the KV cache: the rest wait"
+        )
+    if "estimated" in {str(x.gpu.calibration.status) for x in (c.colocated, c.prefill, c.decode) if x}:
+        notes.append("the GPU's calibration is estimated, not measured")
+    return Prediction(
+        ttft=middle.ttft,
+        tpot=middle.tpot,
+        ttft_range=(low.ttft, high.ttft),
+        tpot_range=(low.tpot, high.tpot),
+        rate=middle.rate,
+        batch=middle.batch,
+        memory=memory,
+        kv_bytes_per_token=kv_bytes_per_token(c.model, c.precision.kv_cache),
+        kv_tokens=tokens,
+        max_concurrency=slots,
+        prefill=prefill_breakdown(_set(c, c.prefill or c.decoding, 0.0), load.isl, 0.0, c.engine.prefill_token_budget),
+        decode=decode_breakdown(_set(c, c.decoding, 0.0), max(middle.batch, 1.0), load.isl + load.osl / 2),
+        notes=tuple(notes),
+    )
+
+
+def _set(c: Configuration, replicas: Replicas, z: float) -> ReplicaSet:
+    return ReplicaSet.of(c.model, c.precision, c.engine, [(replicas.gpu, replicas.parallelism)], z)
+
+
+def _memory(c: Configuration, replicas: Replicas, load: Load) -> tuple[MemoryBudget, int]:
+    """Memory of the fullest GPU and tokens of one replica's KV cache; refuses what does not fit."""
+    engine = c.engine
+    budgets = memory_budgets(
+        c.model, c.precision, engine, replicas.gpu, replicas.parallelism,
+        engine.prefill_token_budget, engine.max_num_seqs,
+    )  # fmt: skip
+    tokens = kv_capacity(c.model, c.precision, engine, replicas.parallelism, budgets)
+    memory = tightest(budgets)
+    if memory.fits and tokens >= load.isl + load.osl:
+        return memory, tokens
+    sizes = (1, 2, 4, 8, 16)
+    legal = tuple(n for n in sizes if tp_violation(c.model, n, c.precision.weights) is None)
+    fewest = fewest_gpus(c.model, c.precision, engine, replicas.gpu, legal)
+    binding = f"memory of {replicas.gpu.name} {replicas.parallelism} for {c.model.name}"
+    hints = (f"the smallest TP that fits is {fewest}",) if fewest else ("no TP up to 16 fits",)
+    if not memory.fits:
+        raise InfeasibleError(binding, f"{-memory.kv_cache / GIB:.1f} GiB per GPU", hints)
+    need = math.ceil(load.isl + load.osl)
+    raise InfeasibleError(binding, f"{need - tokens:,} tokens of KV cache for one sequence of {need:,}", hints)
+
+
+@dataclass(frozen=True, slots=True)
+class _Point:
+    ttft: float
+    tpot: float
+    rate: float
+    batch: float
+
+
+# --------------------------------------------------------------------------------------------
+# Closed loop
+
+
+def _closed(c: Configuration, load: Load, slots: int, z: float) -> _Point:
+    """Steady state of clients that send their next request when the last one ends.
+
+    Fixed point of ``rate = concurrency / (ttft + (osl - 1) tpot)``: prompts find the queue of a stream of
+    that rate, at most of all other clients; sequences beyond the KV cache's slots wait for one.
+    """
+    assert load.concurrency is not None
+    clients = load.concurrency
+    admitted = min(clients, max(slots, 1))
+    prompts = c.prefill or c.decoding
+    r_prompt, r_decode = _set(c, prompts, z), _set(c, c.decoding, z)
+    context = load.isl + load.osl / 2
+    transfer = _transfer(c, load)
+    batch = admitted / c.decoding.count
+    ttft = tpot = rate = service = 0.0
+    for _ in range(_FIXED_POINT_STEPS):
+        step = float(decode_step_time(r_decode, batch, context)[0])
+        if c.colocated is not None:
+            time = prompt_time(
+                r_prompt, load.isl, 0.0, float(c.engine.prefill_token_budget), decode_batch=batch, context=context
+            )
+            tpot = step + batch * float(time.stolen[0]) / c.colocated.parallelism.pp / load.osl
+        else:
+            time = prompt_time(r_prompt, load.isl, 0.0, float(c.engine.prefill_token_budget))
+            tpot = step
+        service = float(time.service[0])
+        wait = _closed_wait(rate, service / prompts.parallelism.pp, prompts.count, admitted)
+        ttft = wait + service + (0.0 if c.colocated else transfer + step)
+        rate = admitted / (ttft + (load.osl - 1) * tpot)
+        fresh = rate * load.osl * tpot / c.decoding.count
+        batch = 0.5 * (batch + min(max(fresh, 1e-3), admitted / c.decoding.count))
+    beyond = (clients - admitted) / rate if clients > admitted else 0.0
+    return _Point(ttft + beyond, tpot, rate, batch)
+
+
+def _closed_wait(rate: float, occupancy: float, servers: int, clients: float) -> float:
+    """Mean wait of equal prompts, bounded by all other clients being ahead. [s]"""
+    most = max(clients / servers - 1, 0.0) * occupancy
+    utilization = rate * occupancy / servers
+    if utilization >= 1:
+        return most
+    return min(utilization * occupancy / (2 * (1 - utilization)) / servers, most)
+
+
+def _transfer(c: Configuration, load: Load) -> float:
+    if c.prefill is None or c.decode is None:
+        return 0.0
+    fleet = _fleet(c, load, 1.0, 1)
+    rate = path_rate(fleet, *fleet.groups)
+    per_token = kv_bytes_per_token(c.model, c.precision.kv_cache)
+    return float(kv_transfer_time(load.isl, per_token, rate, c.engine))
+
+
+# --------------------------------------------------------------------------------------------
+# Open loop
+
+
+def _open(c: Configuration, load: Load, tokens: int, z: float) -> _Point:
+    """Means under Poisson arrivals; infinite where the error quantile `z` leaves no steady state."""
+    assert load.rate is not None
+    fleet = _fleet(c, load, load.rate, tokens)
+    ttft, tpot = predict_fleet(fleet, z).summaries()
+    if z == 0.0 and not (math.isfinite(ttft.mean) and math.isfinite(tpot.mean)):
+        raise InfeasibleError(
+            f"{load.rate:g} req/s: the queue has no steady state",
+            "",
+            ("more replicas, a higher TP or a lower rate",),
+        )
+    traffic = Traffic.of(fleet.service.workload)
+    r = _set(c, c.decoding, z)
+    per_replica = load.rate / c.decoding.count
+    if c.colocated is None:
+        batch = per_replica * load.osl * tpot.mean
+    else:
+        limit = np.array([float(c.engine.prefill_token_budget)])
+        slots = float(batch_for_tokens(np.array([float(tokens)]), traffic, 0.01)[0])
+        state, _ = colocated_state(
+            r, traffic, c.engine.scheduler, limit, np.array([[min(per_replica * load.osl * tpot.mean, slots)]])
+        )
+        batch = float(state.batch[0, 0])
+    return _Point(ttft.mean, tpot.mean, load.rate, batch)
+
+
+def _fleet(c: Configuration, load: Load, rate: float, tokens: int) -> Fleet:
+    """The configuration as groups that serve `rate` requests of one length."""
+    lengths = Lengths(
+        isl=Marginal(points=(float(load.isl),), weights=(1.0,)),
+        osl=Marginal(points=(float(load.osl),), weights=(1.0,)),
+        isl_per_output_token=float(load.isl),
+    )
+    workload = Workload(
+        name="fixed", periods=(Period(name="", hours=24.0, request_rate=rate),), lengths=lengths
+    )
+    service = Service(
+        model=c.model, precision=c.precision, workload=workload, slo=Slo(targets=()), engine=c.engine.name
+    )
+    pools = ((Phase.COLOCATED, c.colocated), (Phase.PREFILL, c.prefill), (Phase.DECODE, c.decode))
+    groups = tuple(_deployed(c, phase, pool, rate, tokens) for phase, pool in pools if pool is not None)
+    return Fleet(service=service, engine=c.engine, groups=groups, routing=Routing.LEAST_LOADED)
+
+
+def _deployed(c: Configuration, phase: Phase, pool: Replicas, rate: float, tokens: int) -> Deployed:
+    gpu = pool.gpu
+    item = FleetItem(
+        gpu=gpu, price=None, max_gpus=None, node_size=gpu.node_size, network_bandwidth=gpu.network_bandwidth
+    )
+    return Deployed(
+        phase=phase,
+        item=item,
+        parallelism=pool.parallelism,
+        replicas=pool.count,
+        rate=rate,
+        token_budget=c.engine.prefill_token_budget,
+        kv_tokens=tokens,
+        max_num_seqs=c.engine.max_num_seqs,
+    )
+
+
+def default_precision(model: Model, weights: str | None = None, kv_cache: str | None = None) -> Precision:
+    """Precision by names; by default the checkpoint's weights and a 16-bit KV cache."""
+    def named(text: str) -> Dtype:
+        try:
+            return Dtype(text)
+        except ValueError:
+            raise SpecError(f"unknown precision {text!r}; known: {', '.join(Dtype)}") from None
+
+    return Precision(
+        weights=model.checkpoint_dtype if weights is None else named(weights),
+        kv_cache=Dtype.BF16 if kv_cache is None else named(kv_cache),
+    )

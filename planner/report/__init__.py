@@ -1,0 +1,1 @@
+"""A plan for people: terminal, and later HTML and plots."""

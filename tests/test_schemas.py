@@ -1,0 +1,67 @@
+"""JSON Schemas: current, complete, and of the same opinion as the planner about good and bad files."""
+
+import json
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from planner.documents.schemas import FOLDER, json_schemas, schema_names, schema_text, write_schemas
+from planner.documents.source import parse_tree
+
+NAMES = ("scenario", "gpu-profile", "plan", "engine")
+
+SCENARIO = """\
+model: meta-llama/Llama-3.1-70B-Instruct
+workload: {request_rate: 20, arrivals: {cv: 2}, input_tokens: 1000, output_tokens: {mean: 200, cv: 1}}
+slo: {ttft_ms: {p99: 1000}}
+fleet: [{gpu: h100-sxm, price_per_gpu_hour: 2.99}]
+options: {routing: random}
+"""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_files_are_current(name):
+    # When this fails, run planner.documents.schemas.write_schemas().
+    assert (FOLDER / f"{name}.json").read_text(encoding="utf-8") == schema_text(name)
+
+
+def test_there_is_a_file_for_every_schema_and_no_other():
+    assert sorted(path.stem for path in FOLDER.iterdir()) == sorted(NAMES) == sorted(schema_names())
+
+
+def test_schemas_are_written(tmp_path):
+    write_schemas(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"{name}.json" for name in NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_schemas_are_valid_and_say_what_every_key_is(name):
+    schema = json_schemas()[name]
+    Draft202012Validator.check_schema(schema)
+    parts = [schema, *schema["$defs"].values()]
+    keys = [(key, info) for part in parts for key, info in part.get("properties", {}).items()]
+    assert keys
+    for key, info in keys:  # a key may leave it to what it refers to
+        target = schema["$defs"].get(info.get("$ref", "").rpartition("/")[2], {})
+        assert info.get("description") or target.get("description"), key
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "good"),
+    [
+        ("", "", True),
+        ("rate: 20", "rate: -20", False),
+        ("rate: 20", "rate: [1, 2]", False),
+        ("rate: 20", "rate: ", False),
+        ("rate: 20", "users: 20", False),
+        ("random", "length_split", False),
+        ("ttft_ms", "ttft_s", False),
+        ("{p99: 1000}", "1000", False),
+        ("[{gpu: h100-sxm, price_per_gpu_hour: 2.99}]", "[]", False),
+        ("options", "periods", False),
+    ],
+)
+def test_the_scenario_schema_tells_good_from_bad(old, new, good):
+    tree, _ = parse_tree(SCENARIO.replace(old, new), "s.yaml")
+    document = json.loads(json.dumps(tree.raw))
+    assert Draft202012Validator(json_schemas()["scenario"]).is_valid(document) is good
