@@ -325,7 +325,8 @@ def _transfer_time(context: _Context, rate: float) -> float:
     traffic = context.traffic
     long = float(np.interp(0.99, np.cumsum(traffic.isl_weights), traffic.isl))
     per_token = kv_bytes_per_token(context.service.model, context.service.precision.kv_cache)
-    return float(kv_transfer_time(long, per_token, rate, context.engine))
+    layers = context.service.model.num_layers
+    return float(kv_transfer_time(long, per_token, rate, layers, context.engine))
 
 
 def _transfer_classes(context: _Context, rates: FloatArray) -> list[float]:
@@ -358,7 +359,8 @@ def _prefill_candidates(
     r = context.replicas(choices)
     per_token = kv_bytes_per_token(service.model, service.precision.kv_cache)
     path = np.array([c.path_rate for c in choices])
-    transfer = np.asarray(kv_transfer_time(traffic.isl[:, None], per_token, path, context.engine))
+    layers = np.array([service.model.num_layers / c.parallelism.pp for c in choices])
+    transfer = kv_transfer_time(traffic.isl[:, None], per_token, path, layers, context.engine)
     demand = PrefillDemand(
         ttft=context.ttft,
         admission_miss=context.miss,
@@ -396,7 +398,7 @@ def _prefill_memory_rate(
     weights = traffic.isl_weights * traffic.isl
     held = weights @ (transfer + context.miss)  # tokens x time while the transfer runs
     free = np.maximum(tokens - budget - traffic.isl[-1], 0.0)  # beside one step and one long prompt
-    return free / np.maximum(held, 1e-12)
+    return np.asarray(free / np.maximum(held, 1e-12))
 
 
 def _without_idle_classes(found: CandidateSet) -> CandidateSet:

@@ -88,13 +88,29 @@ def network_rate(item: FleetItem, engine: Engine) -> float:
     return item.network_bandwidth * (costs.rdma_efficiency if item.rdma else costs.tcp_efficiency)
 
 
-def kv_transfer_time(tokens: Numbers, kv_bytes_per_token: float, rate: Numbers, engine: Engine) -> Numbers:
-    """Exposed time of moving the KV cache of `tokens` over a path that attains `rate` [B/s]. [s]
+def kv_transfer_time(
+    tokens: Numbers, kv_bytes_per_token: float, rate: Numbers, layers: Numbers, engine: Engine
+) -> FloatArray:
+    """Exposed time of moving the KV cache of `tokens` between two replicas. [s]
 
-    `rate` is that of the narrower end, summed over the GPUs of a replica: shards of grouped-query
-    attention move in parallel. One descriptor per block adds to the bytes.
+    Parameters
+    ----------
+    tokens : number or ndarray
+        Length of the prompt, cached prefix included: the decode side needs all of it. [tok]
+    kv_bytes_per_token : float
+        All layers, each KV head once. [B]
+    rate : number or ndarray
+        What the narrower end attains, summed over the GPUs of a replica: shards of grouped-query
+        attention move in parallel. [B/s]
+    layers : number or ndarray
+        Layers whose blocks one GPU of the prefill side posts: those of a pipeline stage.
+
+    Notes
+    -----
+    ``fixed + (bytes / rate + blocks layers per_block) (1 - overlap)``: one descriptor per block and layer
+    adds to the bytes. The engine file says where the constants come from.
     """
     costs = engine.transfer
     blocks = np.ceil(np.asarray(tokens, dtype=np.float64) / engine.block_size)
-    wire = tokens * kv_bytes_per_token / rate + blocks * costs.per_block
-    return costs.fixed + wire * (1.0 - costs.overlap)
+    wire = tokens * kv_bytes_per_token / rate + blocks * layers * costs.per_block
+    return np.asarray(costs.fixed + wire * (1.0 - costs.overlap))

@@ -181,7 +181,7 @@ def predict(configuration: Configuration, load: Load) -> Prediction:
     notes = []
     if load.concurrency is not None and load.concurrency > slots:
         notes.append(
-            f"{load.concurrency:g} clients exceed the {slots} sequences that fit into the KV cache: the rest wait"
+            f"{load.concurrency:g} clients exceed the {slots} sequences that fit in KV cache: the rest wait"
         )
     if "estimated" in {str(x.gpu.calibration.status) for x in (c.colocated, c.prefill, c.decode) if x}:
         notes.append("the GPU's calibration is estimated, not measured")
@@ -196,7 +196,9 @@ def predict(configuration: Configuration, load: Load) -> Prediction:
         kv_bytes_per_token=kv_bytes_per_token(c.model, c.precision.kv_cache),
         kv_tokens=tokens,
         max_concurrency=slots,
-        prefill=prefill_breakdown(_set(c, c.prefill or c.decoding, 0.0), load.isl, 0.0, c.engine.prefill_token_budget),
+        prefill=prefill_breakdown(
+            _set(c, c.prefill or c.decoding, 0.0), load.isl, 0.0, c.engine.prefill_token_budget
+        ),
         decode=decode_breakdown(_set(c, c.decoding, 0.0), max(middle.batch, 1.0), load.isl + load.osl / 2),
         notes=tuple(notes),
     )
@@ -225,7 +227,9 @@ def _memory(c: Configuration, replicas: Replicas, load: Load) -> tuple[MemoryBud
     if not memory.fits:
         raise InfeasibleError(binding, f"{-memory.kv_cache / GIB:.1f} GiB per GPU", hints)
     need = math.ceil(load.isl + load.osl)
-    raise InfeasibleError(binding, f"{need - tokens:,} tokens of KV cache for one sequence of {need:,}", hints)
+    raise InfeasibleError(
+        binding, f"{need - tokens:,} tokens of KV cache for one sequence of {need:,}", hints
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +263,12 @@ def _closed(c: Configuration, load: Load, slots: int, z: float) -> _Point:
         step = float(decode_step_time(r_decode, batch, context)[0])
         if c.colocated is not None:
             time = prompt_time(
-                r_prompt, load.isl, 0.0, float(c.engine.prefill_token_budget), decode_batch=batch, context=context
+                r_prompt,
+                load.isl,
+                0.0,
+                float(c.engine.prefill_token_budget),
+                decode_batch=batch,
+                context=context,
             )
             tpot = step + batch * float(time.stolen[0]) / c.colocated.parallelism.pp / load.osl
         else:
@@ -290,7 +299,8 @@ def _transfer(c: Configuration, load: Load) -> float:
     fleet = _fleet(c, load, 1.0, 1)
     rate = path_rate(fleet, *fleet.groups)
     per_token = kv_bytes_per_token(c.model, c.precision.kv_cache)
-    return float(kv_transfer_time(load.isl, per_token, rate, c.engine))
+    layers = c.model.num_layers / c.prefill.parallelism.pp
+    return float(kv_transfer_time(load.isl, per_token, rate, layers, c.engine))
 
 
 # --------------------------------------------------------------------------------------------
@@ -317,7 +327,11 @@ def _open(c: Configuration, load: Load, tokens: int, z: float) -> _Point:
         limit = np.array([float(c.engine.prefill_token_budget)])
         slots = float(batch_for_tokens(np.array([float(tokens)]), traffic, 0.01)[0])
         state, _ = colocated_state(
-            r, traffic, c.engine.scheduler, limit, np.array([[min(per_replica * load.osl * tpot.mean, slots)]])
+            r,
+            traffic,
+            c.engine.scheduler,
+            limit,
+            np.array([[min(per_replica * load.osl * tpot.mean, slots)]]),
         )
         batch = float(state.batch[0, 0])
     return _Point(ttft.mean, tpot.mean, load.rate, batch)
@@ -360,6 +374,7 @@ def _deployed(c: Configuration, phase: Phase, pool: Replicas, rate: float, token
 
 def default_precision(model: Model, weights: str | None = None, kv_cache: str | None = None) -> Precision:
     """Precision by names; by default the checkpoint's weights and a 16-bit KV cache."""
+
     def named(text: str) -> Dtype:
         try:
             return Dtype(text)

@@ -222,7 +222,8 @@ def _transfer(fleet: Fleet, prefill: Deployed, decode: Deployed, traffic: Traffi
     """Exposed KV transfer of each prompt length between two groups. [s]"""
     per_token = kv_bytes_per_token(fleet.service.model, fleet.service.precision.kv_cache)
     rate = path_rate(fleet, prefill, decode)
-    return np.asarray(kv_transfer_time(traffic.isl, per_token, rate, fleet.engine))
+    layers = fleet.service.model.num_layers / prefill.parallelism.pp
+    return kv_transfer_time(traffic.isl, per_token, rate, layers, fleet.engine)
 
 
 def path_rate(fleet: Fleet, prefill: Deployed, decode: Deployed) -> float:

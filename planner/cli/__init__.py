@@ -87,7 +87,9 @@ def main(prog_name: str = "planner") -> None:
     except Exception as error:
         if os.environ.get("PLANNER_DEBUG"):
             raise
-        text = f"internal error: {type(error).__name__}: {error}\nPLANNER_DEBUG=1 shows where; please report it"
+        text = (
+            f"internal error: {type(error).__name__}: {error}\nPLANNER_DEBUG=1 shows where; please report it"
+        )
         code = _fail(text, 1)
     sys.exit(code if isinstance(code, int) else 0)
 

@@ -15,7 +15,7 @@ from planner.engines.legality import legal_tp
 from planner.errors import SpecError
 from planner.specs import GPU, Dtype, Model, Precision
 from planner.transformer import kv_bytes_per_token, parameters, weight_bytes
-from planner.units import GIB, GIGA, TERA
+from planner.units import BITS_PER_BYTE, GIB, GIGA, TERA
 
 
 @click.group(invoke_without_command=True)
@@ -98,7 +98,9 @@ def show_gpu(name: str, as_json: bool) -> None:
         echo_json(facts)
         return
     for key, value in facts.items():
-        text = ", ".join(f"{k} {v:g}" for k, v in value.items()) if isinstance(value, dict) else _readable(value)
+        text = (
+            ", ".join(f"{k} {v:g}" for k, v in value.items()) if isinstance(value, dict) else _readable(value)
+        )
         click.echo(f"{key:24} {text}")
 
 
@@ -112,8 +114,8 @@ def gpu_facts(gpu: GPU) -> dict[str, Any]:
         "peak_tflops": {d.value: rate / TERA for d, rate in gpu.peak_flops.items()},
         "hbm_gb_per_s": gpu.hbm_bandwidth / GIGA,
         "memory_gib": gpu.memory / GIB,
-        "scale_up": f"{gpu.scale_up_kind}, {gpu.scale_up_bandwidth / GIGA:g} GB/s, {gpu.scale_up_domain} GPUs",
-        "network_gbps": gpu.network_bandwidth * 8 / GIGA,
+        "scale_up": f"{gpu.scale_up_kind} {gpu.scale_up_bandwidth / GIGA:g} GB/s x {gpu.scale_up_domain}",
+        "network_gbps": gpu.network_bandwidth * BITS_PER_BYTE / GIGA,
         "power_w": gpu.power,
         "node_size": gpu.node_size,
         "calibration": c.status.value,

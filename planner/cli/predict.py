@@ -33,7 +33,9 @@ _POOL = re.compile(r"(\d+)\s*x\s*(?:tp)?(\d+)(?:@(.+))?", re.IGNORECASE)
 @click.option("--kv-cache-dtype", help="Default: 16-bit.")
 @click.option("--mode", type=click.Choice(["colocated", "disagg"]), default="colocated", show_default=True)
 @click.option("--replicas", type=click.IntRange(1), default=1, show_default=True, help="Colocated replicas.")
-@click.option("--prefill", metavar="NxTP[@GPU]", help="Prefill pool of --mode disagg, as 2xTP4 or 2xTP4@l40s.")
+@click.option(
+    "--prefill", metavar="NxTP[@GPU]", help="Prefill pool of --mode disagg, as 2xTP4 or 2xTP4@l40s."
+)
 @click.option("--decode", metavar="NxTP[@GPU]", help="Decode pool of --mode disagg.")
 @click.option("--concurrency", "-c", type=click.FloatRange(min=1), help="Clients in a closed loop.")
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Poisson arrivals. [req/s]")

@@ -21,7 +21,9 @@ from planner.workflow import solve as solve_scenario
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON instead of tables.")
 @click.option("--no-verify", is_flag=True, help="Do not check the plan by simulation.")
 @click.option("--solver", type=click.Choice(["highs", "cbc"]), default="highs", show_default=True)
-@click.option("--time-limit", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Of one program. [s]")
+@click.option(
+    "--time-limit", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Of one program. [s]"
+)
 @click.option(
     "--gap",
     type=click.FloatRange(0, 1, max_open=True),

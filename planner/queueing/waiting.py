@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from planner.queueing.numeric import Floats
 
 _EQUAL = 1e-9
-_FASTEST = 1e6  # decay of the fast term, in slow ones
+_FASTEST = 1e6  # the mean may be off by its inverse
 _QUANTILE_STEPS = 10
 _BLOCK = 16_384  # elements worked on at once where a service axis is added: keeps them in cache
 
@@ -81,8 +81,9 @@ class WaitDistribution:
         slow = np.where(np.abs(product - 1) < _EQUAL, 1.0, slow)
         fast = 1 - slow
         remainder = product - slow
-        still = np.abs(remainder) <= np.abs(fast) / _FASTEST
-        speed = np.where(still, _FASTEST, fast / np.where(still, 1.0, remainder))
+        fastest = _FASTEST / np.minimum(product, 1.0)
+        still = np.abs(remainder) * fastest <= np.abs(fast)
+        speed = np.where(still, fastest, fast / np.where(still, 1.0, remainder))
         speed = np.where(fast == 0, 1.0, np.maximum(speed, 1.0))
         idle = np.where(stable, 0.0, 1.0)
         return cls(
