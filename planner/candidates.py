@@ -241,7 +241,7 @@ def _choice(
     budgets = memory_budgets(service.model, service.precision, engine, item.gpu, layout, budget, sequences)
     tokens = kv_capacity(service.model, service.precision, engine, layout, budgets)
     memory = tightest(budgets)
-    longest = context.traffic.isl[-1] if phase is Phase.PREFILL else context.traffic.longest
+    longest = context.traffic.longest_isl if phase is Phase.PREFILL else context.traffic.longest
     if item.max_gpus is not None and layout.num_gpus > item.max_gpus:
         return None
     if memory.kv_cache <= 0 or tokens < longest:
@@ -397,7 +397,7 @@ def _prefill_memory_rate(
     tokens = np.array([float(c.kv_tokens) for c in choices])
     weights = traffic.isl_weights * traffic.isl
     held = weights @ (transfer + context.miss)  # tokens x time while the transfer runs
-    free = np.maximum(tokens - budget - traffic.isl[-1], 0.0)  # beside one step and one long prompt
+    free = np.maximum(tokens - budget - traffic.longest_isl, 0.0)  # beside one step and one long prompt
     return np.asarray(free / np.maximum(held, 1e-12))
 
 
@@ -421,7 +421,7 @@ def _decode_candidates(context: _Context, choices: list[ReplicaChoice]) -> Candi
     r = context.replicas(choices)
     demand = DecodeDemand(
         tpot=context.tpot,
-        step=context.first_step,
+        step=FIRST_STEP_SHARE * context.tightest_ttft,
         admission_miss=context.miss,
         kv_tokens=np.array([float(c.kv_tokens) for c in choices]),
         max_num_seqs=np.array([float(c.max_num_seqs) for c in choices]),

@@ -108,7 +108,8 @@ def marginal_from_quantiles(probabilities: Sequence[float], values: Sequence[flo
     grid = np.union1d(p, BUCKET_EDGES)
     on_grid = np.interp(grid, p, q)
     area = np.concatenate([[0.0], np.cumsum(np.diff(grid) * (on_grid[1:] + on_grid[:-1]) / 2)])
-    return clamped(_from_areas(area[np.searchsorted(grid, BUCKET_EDGES)]), max(float(q[-1]), 1.0))
+    marginal = _from_areas(area[np.searchsorted(grid, BUCKET_EDGES)])
+    return _with_longest(marginal, max(float(q[-1]), 1.0))
 
 
 def marginal_from_histogram(tokens: Sequence[float], weights: Sequence[float]) -> Marginal:
@@ -128,7 +129,7 @@ def marginal_from_histogram(tokens: Sequence[float], weights: Sequence[float]) -
     # The quantile function is a staircase, so its integral is linear between the cumulated weights.
     share = np.concatenate([[0.0], np.cumsum(w)])
     area = np.concatenate([[0.0], np.cumsum(w * x)])
-    return clamped(_from_areas(np.interp(BUCKET_EDGES, share / share[-1], area)), float(x[-1]))
+    return _with_longest(_from_areas(np.interp(BUCKET_EDGES, share / share[-1], area)), float(x[-1]))
 
 
 def clamped(marginal: Marginal, maximum: float | None) -> Marginal:
@@ -136,7 +137,13 @@ def clamped(marginal: Marginal, maximum: float | None) -> Marginal:
     if maximum is None or marginal.maximum <= maximum:
         return marginal
     _require(maximum >= 1, "a length must be at least 1 token")
-    return Marginal(points=tuple(min(x, float(maximum)) for x in marginal.points), weights=marginal.weights)
+    return _with_longest(marginal, float(maximum))
+
+
+def _with_longest(marginal: Marginal, longest: float) -> Marginal:
+    """Points cut to the longest length, which is kept beside them. [tok]"""
+    points = tuple(min(x, longest) for x in marginal.points)
+    return Marginal(points=points, weights=marginal.weights, longest=longest)
 
 
 def independent(isl: Marginal, osl: Marginal) -> Lengths:

@@ -64,11 +64,13 @@ class LatencySummary:
 class PredictedLatency:
     """A predicted distribution with what the model may be wrong by.
 
-    ``low`` and ``high`` are the 80 % interval of the model error, around ``expected``.
+    ``low`` and ``high`` are the 80 % interval of the model error, around ``expected``; ``planned`` is at
+    the error that the scenario's ``confidence`` plans for, where the SLOs are met.
     """
 
     metric: Metric
     expected: LatencySummary
+    planned: LatencySummary
     low: LatencySummary
     high: LatencySummary
 
@@ -91,6 +93,8 @@ class Group:
         Engine limits; KV capacity of one replica in tokens.
     binds : Binding
         What the capacity ends at.
+    compute_utilization, bandwidth_utilization : float
+        Share of the GPUs' peak FLOP/s and HBM bandwidth that the load cannot do without. [1]
     network_utilization : float
         Of this group's NICs, for KV transfer. [1]
     cost : float or None
@@ -114,6 +118,8 @@ class Group:
     mean_batch: float
     busy: float
     binds: Binding
+    compute_utilization: float
+    bandwidth_utilization: float
     network_utilization: float
     cost: float | None
     calibration: str

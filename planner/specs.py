@@ -495,10 +495,20 @@ class Engine:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Marginal:
-    """A discrete distribution: points and their probabilities, ascending. [tok, 1]"""
+    """A discrete distribution of lengths.
+
+    Attributes
+    ----------
+    points, weights : tuple of float
+        Ascending means of buckets, and their probabilities. [tok, 1]
+    longest : float or None
+        Longest length that occurs, which the last bucket's mean does not show; None: the last point.
+        [tok]
+    """
 
     points: tuple[float, ...]
     weights: tuple[float, ...]
+    longest: float | None = None
 
     def __post_init__(self) -> None:
         if not self.points or len(self.points) != len(self.weights):
@@ -518,7 +528,8 @@ class Marginal:
 
     @property
     def maximum(self) -> float:
-        return self.points[-1]
+        """Longest length. [tok]"""
+        return self.points[-1] if self.longest is None else self.longest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -29,8 +29,8 @@ class Traffic:
     reserved, reserved_sd : float
         Mean and standard deviation, over sequences that decode, of ``isl + osl``: what a sequence
         needs in the KV cache by its end. [tok]
-    longest : float
-        Longest prompt plus longest output. [tok]
+    longest_isl, longest : float
+        Longest prompt, and longest prompt plus longest output. [tok]
     arrival_scv : float
         Squared coefficient of variation of inter-arrival times. [1]
     """
@@ -47,6 +47,7 @@ class Traffic:
     decode_context: float
     reserved: float
     reserved_sd: float
+    longest_isl: float
     longest: float
     arrival_scv: float
 
@@ -81,6 +82,7 @@ class Traffic:
             decode_context=lengths.isl_per_output_token + output / 2,
             reserved=lengths.isl_per_output_token + output,
             reserved_sd=float(np.sqrt(prompt_variance + output_variance)),
+            longest_isl=lengths.isl.maximum,
             longest=lengths.isl.maximum + lengths.osl.maximum,
             arrival_scv=workload.arrival_scv,
         )

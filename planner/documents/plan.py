@@ -96,6 +96,8 @@ class GroupDocument(DocumentModel):
     mean_batch: NonNegative = Field(description="Sequences in a step, on average.")
     busy: NonNegative = Field(description="Prefill: share of time; decode: mean batch over its limit. [1]")
     binds: Binding = Field(description="What its capacity ends at.")
+    compute_utilization: NonNegative = Field(description="Of peak FLOP/s, least possible. [1]")
+    bandwidth_utilization: NonNegative = Field(description="Of peak HBM bandwidth, least possible. [1]")
     network_utilization: NonNegative = Field(description="Of its NICs, by KV transfer. [1]")
     cost_per_hour: float | None = Field(
         default=None, description="Of its GPUs, without idle ones of whole nodes. [USD/h]"
@@ -135,6 +137,7 @@ class IntervalDocument(DocumentModel):
     """A latency, and the 80 % interval of what the model may be wrong by."""
 
     expected: SummaryDocument = Field(description="Best estimate. [ms]")
+    planned: SummaryDocument = Field(description="At the model error that confidence plans for. [ms]")
     low: SummaryDocument = Field(description="Lower end of the interval. [ms]")
     high: SummaryDocument = Field(description="Upper end of the interval. [ms]")
 
@@ -323,6 +326,8 @@ def _group_out(group: Group) -> dict[str, Any]:
         "mean_batch": _number(group.mean_batch),
         "busy": _number(group.busy),
         "binds": group.binds.value,
+        "compute_utilization": _number(group.compute_utilization),
+        "bandwidth_utilization": _number(group.bandwidth_utilization),
         "network_utilization": _number(group.network_utilization),
         "cost_per_hour": _number(group.cost),
         "calibration": group.calibration,
@@ -362,7 +367,7 @@ def _slo_out(targets: tuple[SloTarget, ...]) -> dict[str, Any]:
 
 
 def _latency_out(latency: PredictedLatency) -> dict[str, Any]:
-    return {key: _summary_out(getattr(latency, key)) for key in ("expected", "low", "high")}
+    return {key: _summary_out(getattr(latency, key)) for key in ("expected", "planned", "low", "high")}
 
 
 def _summary_out(summary: LatencySummary) -> dict[str, Any]:
@@ -483,6 +488,8 @@ def _group_in(document: GroupDocument) -> Group:
         mean_batch=document.mean_batch,
         busy=document.busy,
         binds=document.binds,
+        compute_utilization=document.compute_utilization,
+        bandwidth_utilization=document.bandwidth_utilization,
         network_utilization=document.network_utilization,
         cost=document.cost_per_hour,
         calibration=document.calibration,
@@ -525,6 +532,7 @@ def _latency_in(metric: Metric, document: IntervalDocument) -> PredictedLatency:
     return PredictedLatency(
         metric=metric,
         expected=_summary_in(document.expected),
+        planned=_summary_in(document.planned),
         low=_summary_in(document.low),
         high=_summary_in(document.high),
     )

@@ -94,6 +94,28 @@ def _with_partners(problem: Problem, limits: list[int]) -> list[int]:
         alive -= lonely
 
 
+def legal_islands(problem: Problem) -> list[set[int]]:
+    """Connected parts of the graph of legal prefill and decode pairs, among candidates still in.
+
+    Colocated candidates are one part: any may stand beside any other.
+    """
+    alive = [i for i, c in enumerate(problem.candidates) if c.max_replicas > 0]
+    prefill = {i for i in alive if problem.candidates[i].phase is Phase.PREFILL}
+    decode = {i for i in alive if problem.candidates[i].phase is Phase.DECODE}
+    colocated = set(alive) - prefill - decode
+    islands = [colocated] if colocated else []
+    while prefill:
+        island, edge = set(), {min(prefill)}
+        while edge:
+            island |= edge
+            edge = {j for j in decode - island if any((i, j) not in problem.illegal_pairs for i in edge)} | {
+                i for i in prefill - island if any((i, j) not in problem.illegal_pairs for j in edge)
+            }
+        islands.append(island)
+        prefill -= island
+    return islands
+
+
 def loss_bound(problem: Problem) -> float:
     """A lower bound on the loss of any plan; infinite, or 0 for throughput, where a pool is empty.
 

@@ -14,7 +14,7 @@ from planner.program.dominance import without_dominated
 from planner.program.encoding import Encoding, encode, objective_terms
 from planner.program.fleet import Fleet, build_fleet, distribute, loss
 from planner.program.heuristic import simple_plan, tidy
-from planner.program.limits import loss_bound, restrict, tighten
+from planner.program.limits import legal_islands, loss_bound, restrict, tighten, with_limits
 from planner.program.problem import Problem, Solution
 from planner.program.rows import LinearProgram, Row, merged
 from planner.specs import Objective
@@ -98,8 +98,30 @@ def search(problem: Problem, *, solver: str = "highs", time_limit: float | None 
 
 def _parts(problem: Problem) -> list[Problem]:
     """The programs to solve, most promising first; those with an empty pool are left out."""
-    parts = (reduced(restrict(problem, mode)) for mode in problem.modes)
-    return sorted((p for p in parts if loss_bound(p) < _no_plan(p)), key=loss_bound)
+    parts = [island for mode in problem.modes for island in _islands(reduced(restrict(problem, mode)))]
+    return sorted((p for p in parts if loss_bound(p) < _no_plan(p)), key=_promise)
+
+
+def _promise(problem: Problem) -> tuple[float, float]:
+    """Sort key: the loss of a plan found by hand, then the bound."""
+    plan = simple_plan(problem)
+    return math.inf if plan is None else loss(problem.objective, plan.value), loss_bound(problem)
+
+
+def _islands(problem: Problem) -> list[Problem]:
+    """`problem` split where illegal pairs leave no choice.
+
+    Two candidates can stand in one plan only if they are linked by legal pairs; each connected part is
+    a program of its own, much tighter than rows that forbid the pairs one by one.
+    """
+    islands = legal_islands(problem)
+    if len(islands) < 2:
+        return [problem]
+    limits = [c.max_replicas for c in problem.candidates]
+    return [
+        reduced(with_limits(problem, [n if i in island else 0 for i, n in enumerate(limits)]))
+        for island in islands
+    ]
 
 
 def _no_plan(problem: Problem) -> float:

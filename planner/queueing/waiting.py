@@ -81,7 +81,7 @@ class WaitDistribution:
         slow = np.where(np.abs(product - 1) < _EQUAL, 1.0, slow)
         fast = 1 - slow
         remainder = product - slow
-        fastest = _FASTEST / np.minimum(product, 1.0)
+        fastest = _FASTEST / np.clip(product, 1e-100, 1.0)
         still = np.abs(remainder) * fastest <= np.abs(fast)
         speed = np.where(still, fastest, fast / np.where(still, 1.0, remainder))
         speed = np.where(fast == 0, 1.0, np.maximum(speed, 1.0))

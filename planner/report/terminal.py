@@ -122,8 +122,12 @@ def _print_slos(console: Console, prediction: ServicePrediction) -> None:
     for target in prediction.slo:
         latency = prediction.ttft if target.metric is Metric.TTFT else prediction.tpot
         value = getattr(latency.expected, target.statistic)
-        met = value <= target.limit
-        text = f"{target}: predicted {_milliseconds(value)} ms, {_margin(value, target)}"
+        planned = getattr(latency.planned, target.statistic)
+        met = planned <= target.limit
+        text = (
+            f"{target}: {_milliseconds(value)} ms expected, {_milliseconds(planned)} ms "
+            f"at the error planned for, {_margin(planned, target)}"
+        )
         console.print(Text(f"{'meets ' if met else 'MISSES'} {text}", style="green" if met else "red"))
 
 

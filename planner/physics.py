@@ -1,0 +1,50 @@
+"""What a load cannot do without: FLOP/s and bytes/s against a group's peaks.
+
+The plan's last check. It knows no efficiency and no overhead, only shapes and the vendor's peaks, so a
+plan above 1 is wrong whatever the calibration says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planner.prediction import Deployed
+from planner.roofline import dtype_of_rows
+from planner.specs import Dtype, Phase, Service
+from planner.traffic import Traffic
+from planner.transformer import decode_flop, kv_bytes_per_token, prefill_flop, weight_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """Least share of a group's peak FLOP/s and HBM bandwidth. [1]"""
+
+    compute: float
+    bandwidth: float
+
+
+def needed(service: Service, group: Deployed, mean_batch: float) -> Needed:
+    """Shares that `group` needs at its rate, when each decode step serves `mean_batch` sequences.
+
+    Notes
+    -----
+    Prefill computes every token that is not cached. Decode reads the weights once per step and the
+    KV cache of its context for every token: arithmetic and bytes that no kernel can avoid. Weights
+    read by prefill steps are left out: they are few, and how few depends on batching.
+    """
+    traffic = Traffic.of(service.workload)
+    gpus = group.replicas * group.parallelism.num_gpus
+    flop = traffic_bytes = 0.0
+    if group.phase is not Phase.DECODE:
+        per_prompt = prefill_flop(service.model, traffic.isl, traffic.cached)
+        flop += group.rate * float(traffic.isl_weights @ per_prompt)
+    if group.phase is not Phase.PREFILL:
+        tokens = group.rate * traffic.mean_osl
+        flop += tokens * float(decode_flop(service.model, traffic.decode_context))
+        kv = traffic.decode_context * kv_bytes_per_token(service.model, service.precision.kv_cache)
+        read = weight_bytes(service.model, service.precision) / max(mean_batch, 1.0)
+        traffic_bytes += tokens * (kv + read)
+    gpu = group.item.gpu
+    dtype = dtype_of_rows(service.precision.weights, gpu) or dtype_of_rows(Dtype.BF16, gpu)
+    peak = gpu.peak_flops[dtype] if dtype is not None else max(gpu.peak_flops.values())
+    return Needed(flop / (gpus * peak), traffic_bytes / (gpus * gpu.hbm_bandwidth))
