@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from planner.program.problem import Candidate, CapacityCurve, GpuType, Problem
@@ -26,7 +28,7 @@ NAMES = (
 
 def curve(rate: float, bend: float, starts: tuple[int, ...] = STARTS) -> CapacityCurve:
     """``rate * (1 - bend / sqrt(n))`` per replica, at the first n of each range. [req/s]"""
-    rates = tuple(max(rate * (1 - bend / np.sqrt(n)), 0.0) for n in starts)
+    rates = tuple(max(rate * (1 - bend / math.sqrt(n)), 0.0) for n in starts)
     return CapacityCurve(starts=starts, per_replica=rates)
 
 
@@ -99,18 +101,20 @@ def _candidates(
 
 
 def _illegal_pairs(
-    rng: np.random.Generator, candidates: tuple[Candidate, ...], share: float = 0.4
+    rng: np.random.Generator, candidates: tuple[Candidate, ...]
 ) -> frozenset[tuple[int, int]]:
-    """In a share of the instances: two families of types that must not meet."""
-    if rng.random() > share:
-        return frozenset()
-    vendor = rng.integers(0, 2, size=max(c.gpu_type for c in candidates) + 1)
+    """None, two vendors that must not meet, or some pairs of types that must not."""
+    kind = rng.random()
+    types = max(c.gpu_type for c in candidates) + 1
+    vendor = rng.integers(0, 2, size=types)
+    odd = rng.random((types, types)) < 0.3
     return frozenset(
         (i, j)
         for i, p in enumerate(candidates)
         for j, d in enumerate(candidates)
         if p.phase is Phase.PREFILL and d.phase is Phase.DECODE
-        if vendor[p.gpu_type] != vendor[d.gpu_type]
+        if (kind < 0.25 and vendor[p.gpu_type] != vendor[d.gpu_type])
+        or (0.25 < kind < 0.5 and odd[p.gpu_type, d.gpu_type])
     )
 
 
@@ -139,7 +143,7 @@ def tiny(seed: int) -> Problem:
         spare_replicas=int(rng.random() < 0.4),
         whole_nodes=bool(rng.random() < 0.5),
         colocated=list(ColocatedUse)[int(rng.choice(3, p=[0.6, 0.25, 0.15]))],
-        max_gpu_types=int(rng.integers(1, 3)) if rng.random() < 0.3 else None,
+        max_gpu_types=int(rng.integers(1, 3)) if rng.random() < 0.4 else None,
         gap=0.0,
     )
 
@@ -151,7 +155,7 @@ def _tiny_type(rng: np.random.Generator, name: str, *, stocked: bool) -> GpuType
         power=float(rng.integers(100, 1000)),
         node_size=int(rng.choice([1, 2, 4])),
         max_gpus=int(rng.integers(0, 25)) if stocked or rng.random() < 0.5 else None,
-        max_gpus_by_phase={Phase.DECODE: int(rng.integers(0, 13))} if rng.random() < 0.2 else {},
+        max_gpus_by_phase={Phase.DECODE: int(rng.integers(0, 13))} if rng.random() < 0.35 else {},
     )
 
 

@@ -34,7 +34,9 @@ def latency(metric: Metric, scale: float) -> PredictedLatency:
         values = (scale * factor * x for x in (1.1, 1, 2 / 3 + 1, 2, math.pi))
         return LatencySummary(**dict(zip(("mean", "p50", "p90", "p95", "p99"), values, strict=True)))
 
-    return PredictedLatency(metric=metric, expected=summary(1), low=summary(0.8), high=summary(1.3))
+    return PredictedLatency(
+        metric=metric, expected=summary(1), planned=summary(1.1), low=summary(0.8), high=summary(1.3)
+    )
 
 
 def group(name: str, phase: Phase, gpu: str, tp: int, replicas: int) -> Group:
@@ -56,6 +58,8 @@ def group(name: str, phase: Phase, gpu: str, tp: int, replicas: int) -> Group:
         mean_batch=100 / 7,
         busy=0.7,
         binds=Binding.TTFT,
+        compute_utilization=0.5,
+        bandwidth_utilization=0.25,
         network_utilization=1 / 30,
         cost=2.99 * tp * replicas,
         calibration="estimated",

@@ -75,5 +75,6 @@ def _corners(problem: Problem, i: int, factor: int, k: int) -> Iterator[int]:
 
 
 def _partners(problem: Problem, index: int) -> set[int]:
-    """Illegal partners of a candidate."""
-    return {j if i == index else i for i, j in problem.illegal_pairs if index in (i, j)}
+    """Illegal partners of a candidate, among those still in."""
+    partners = {j if i == index else i for i, j in problem.illegal_pairs if index in (i, j)}
+    return {k for k in partners if problem.candidates[k].max_replicas > 0}

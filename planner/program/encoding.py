@@ -132,6 +132,7 @@ def encode(problem: Problem) -> Encoding:
         _demand,
         _minimum,
         _pairs,
+        #_partners,
         _nodes,
         _stock,
         _phase_stock,
@@ -269,6 +270,23 @@ def _pairs(draft: Draft, problem: Problem, layout: Layout) -> None:
                 [*layout.used(i), *layout.used(j), (layout.disaggregated, -1.0)],
                 upper=0,
             )
+
+
+def _partners(draft: Draft, problem: Problem, layout: Layout) -> None:
+    """Groups that may stand beside a group in use carry the demand: capacity of its legal partners >= used.
+
+    Implied by the pairs, but far stronger than they are while a solver still allows fractions.
+    """
+    if layout.rate is not None:
+        return
+    prefill, decode = (problem.indices(phase) for phase in POOLS_OF_MODE[True])
+    for i, partners, ordered in (*((i, decode, True) for i in prefill), *((j, prefill, False) for j in decode)):
+        legal = [k for k in partners if ((i, k) if ordered else (k, i)) not in problem.illegal_pairs]
+        blocked = any(layout.ranges[k] for k in set(partners) - set(legal))
+        if layout.ranges[i] and blocked:
+            terms = [term for k in legal for term in layout.capacity(k)]
+            used = [(column, -1.0) for column, _ in layout.used(i)]
+            draft.row(f"partners[{problem.candidates[i].name}]", [*terms, *used], lower=0)
 
 
 def gpus_used(

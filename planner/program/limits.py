@@ -108,8 +108,10 @@ def legal_islands(problem: Problem) -> list[set[int]]:
         island, edge = set(), {min(prefill)}
         while edge:
             island |= edge
-            edge = {j for j in decode - island if any((i, j) not in problem.illegal_pairs for i in edge)} | {
-                i for i in prefill - island if any((i, j) not in problem.illegal_pairs for j in edge)
+            edge = {
+                j for j in decode - island if any((i, j) not in problem.illegal_pairs for i in edge & prefill)
+            } | {
+                i for i in prefill - island if any((i, j) not in problem.illegal_pairs for j in edge & decode)
             }
         islands.append(island)
         prefill -= island

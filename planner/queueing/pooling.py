@@ -43,13 +43,17 @@ def pooled_wait(
       :math:`c^2 = 1 + (c_a^2 - 1)/n`.
     - *Round robin* gives each replica every n-th arrival, :math:`c^2 = c_a^2/n`; its mean is no
       shorter than least loaded's, which it equals for constant service.
-    - *Power of two* takes the less loaded of two different drawn replicas. It is least loaded at n = 2. From
-      there the probability of waiting goes to its limit :math:`\rho^2` as 2/n, and the mean exceeds
-      least loaded's by a share of that of infinitely many replicas, for exponential service
+    - *Power of two* takes the less loaded of two different drawn replicas. It is least loaded at
+      n = 2. From there the probability of waiting goes to its limit :math:`\rho^2` as 2/n, and the
+      mean exceeds least loaded's by a share of that of infinitely many replicas, for exponential service
       :math:`I = [-\log(1-\rho^2) - \rho^2]/\rho^2` from [1]_. The share
       :math:`1 - \exp[-(n-2)\sqrt{1-\rho}/(1.7\rho)]`, the factor :math:`2/3 + c_s^2/4` on I and the
       decay :math:`\delta^{-2} = \delta_{LL}^{-2} + (0.22 + 0.38 c_s^2)^2 E[S]^2` are ours, fitted to
       simulation of n = 3 ... 64, loads of 0.5 ... 0.95 and :math:`c_s^2` of 0 ... 3.
+
+    Against simulation with n of 3, 6 and 16, the 99th percentile of wait plus service is within 7 %
+    at a load of 0.85 and 11 % at 0.6, but for power of two with constant service, which it puts up
+    to 19 % too high.
 
     References
     ----------
