@@ -571,6 +571,8 @@ class Workload:
         Squared coefficient of variation of inter-arrival times; 1 is Poisson. [1]
     prefix_hit_rate : float
         Share of input tokens found in the prefill side's cache. [1]
+    note : str
+        What a reader of the plan should know of this traffic.
     """
 
     name: str
@@ -579,6 +581,7 @@ class Workload:
     arrival_scv: float = 1.0
     prefix_hit_rate: float = 0.0
     citation: str = ""
+    note: str = ""
 
     @property
     def request_rate(self) -> float:
@@ -662,7 +665,7 @@ class Options:
     headroom: float = 0.0
     confidence: float = 0.8
     max_tp: int | None = None
-    max_pp: int = 1
+    max_pp: int = 4
     allowed_tp: tuple[int, ...] | None = None
 
 

@@ -438,7 +438,7 @@ class _Search:
         return tuple(lines)
 
     def _notes(self, solution: Solution, groups: tuple[Group, ...]) -> tuple[str, ...]:
-        notes = []
+        notes = [self.service.workload.note] if self.service.workload.note else []
         if solution.interrupted:
             notes.append("search interrupted: this is the best plan found so far")
         types = {g.gpu for g in groups if g.phase is not Phase.COLOCATED}

@@ -491,3 +491,37 @@ def test_reading_scenarios_loads_no_heavy_library():
     code = f"import sys, planner.documents.scenario; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+PRESET = """\
+model: {model}
+workload: {{request_rate: 5, preset: {preset}{more}}}
+slo: {{ttft_ms: {{p99: 5000}}}}
+fleet: [{{gpu: h100, price_per_gpu_hour: 3}}]
+"""
+
+
+def test_longest_request_must_fit_the_context() -> None:
+    text = PRESET.format(model="Llama-2-70B", preset="mooncake-conversation", more="")
+    with pytest.raises(SpecError) as error:
+        read(text)
+    (problem,) = error.value.problems
+    assert problem.line == 2
+    assert problem.rule.startswith("longest prompt and output are 126,195 + 2,000 tokens, the model takes 4,096")
+    assert problem.suggestion == "cut them: input_tokens: {max: 2096}"
+
+
+def test_a_preset_can_be_cut() -> None:
+    more = ", input_tokens: {max: 2096}"
+    text = PRESET.format(model="Llama-2-70B", preset="mooncake-conversation", more=more)
+    assert read(text).services[0].workload.lengths.isl.maximum == 2096
+
+
+def test_bursts_of_minutes_are_planned_as_poisson_and_said() -> None:
+    text = PRESET.format(model="Llama-3.1-8B", preset="azure-2023-code", more="")
+    workload = read(text).services[0].workload
+    assert workload.arrival_scv == 1.0
+    assert "comes in bursts (inter-arrival CV 13.2) and is planned as Poisson" in workload.note
+    given = read(text.replace("azure-2023-code", "azure-2023-code, arrivals: {cv: 3}"))
+    assert given.services[0].workload.arrival_scv == 9.0
+    assert given.services[0].workload.note == ""

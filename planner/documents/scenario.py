@@ -56,6 +56,7 @@ from planner.units import BITS_PER_BYTE, GIGA, MILLI
 MAX_TOKENS = 10_000_000
 MAX_GPUS = 10_000_000
 MAX_HISTOGRAM = 30_000
+MAX_RENEWAL_CV = 2.0  # of a preset; beyond, the spread is between minutes, not between requests
 MAX_PARALLEL = 1024
 _RATE_OF_USERS = "give request_rate = users / (seconds per request + think time)"
 _CHECKPOINT = "checkpoint"
@@ -154,7 +155,13 @@ class LengthDocument(DocumentModel):
     histogram: (
         Annotated[list[tuple[Tokens, Weight]], Field(min_length=1, max_length=MAX_HISTOGRAM)] | None
     ) = Field(default=None, description="Pairs [tokens, weight]; weights need not add up to 1. [tok, 1]")
-    max: Tokens | None = Field(default=None, description="Longer requests are cut to this. [tok]")
+    max: Tokens | None = Field(
+        default=None, description="Longer requests are cut to this; alone, it cuts a preset's. [tok]"
+    )
+
+    @property
+    def only_max(self) -> bool:
+        return self.model_fields_set == {"max"}
 
 
 Length = Annotated[
@@ -288,7 +295,7 @@ class OptionsDocument(DocumentModel):
         default=0.8, description="Probability that the plan holds, given what the model may be wrong by. [1]"
     )
     max_tp: Parallel | None = Field(default=None, description="Largest tensor parallel size.")
-    max_pp: Parallel = Field(default=1, description="Largest pipeline parallel size.")
+    max_pp: Parallel = Field(default=4, description="Largest pipeline parallel size, within a node.")
     allowed_tp: Annotated[list[Parallel], Field(min_length=1)] | None = Field(
         default=None, description="Tensor parallel sizes to choose from, e.g. [1, 2, 4]; default: all."
     )
@@ -366,6 +373,8 @@ def _check_length(tree: Tree, path: KeyPath) -> list[Problem]:
     families = [{"mean", "cv"}, {"p50", "p90", "p99"}, {"histogram"}]
     used = [family for family in families if family & given]
     forms = "use {mean, cv}, {p50, p90, p99} or {histogram: [[tokens, weight], ...]}"
+    if not used and given == {"max"} and tree.has("workload", "preset"):
+        return []  # cuts the preset's own lengths
     if len(used) != 1:
         rule = "mixes several kinds of distribution" if used else "says nothing of the distribution"
         return [tree.problem(path, rule, forms, show_value=False)]
@@ -509,6 +518,19 @@ def _check_tp(tree: Tree, model: Model) -> list[Problem]:
     return problems
 
 
+def _check_context(tree: Tree, service: Service) -> list[Problem]:
+    """The longest request must fit into the model's context."""
+    longest = [service.workload.lengths.isl.maximum, service.workload.lengths.osl.maximum]
+    room = service.model.max_context
+    if sum(longest) <= room:
+        return []
+    key = "preset" if tree.has("workload", "preset") else "input_tokens"
+    tokens = f"{longest[0]:,.0f} + {longest[1]:,.0f} tokens"
+    rule = f"longest prompt and output are {tokens}, the model takes {room:,}"
+    hint = f"cut them: input_tokens: {{max: {max(room - longest[1], 1):.0f}}}"
+    return [tree.problem(("workload", key), rule, hint)]
+
+
 # --------------------------------------------------------------------------------------------
 # Into SI units
 
@@ -548,8 +570,12 @@ def scenario_from_text(
     problems += found + named.problems
     if problems or document is None or named.model is None:
         raise SpecError.of_file(source_name, problems)
+    service = _service(document, named.model, named.preset)
+    problems = _check_context(tree, service)
+    if problems:
+        raise SpecError.of_file(source_name, problems)
     scenario = Scenario(
-        services=(_service(document, named.model, named.preset),),
+        services=(service,),
         fleet=tuple(_fleet_item(item, named.gpus[i]) for i, item in enumerate(document.fleet)),
         objective=Objective(document.objective),
         options=_options(document.options),
@@ -583,9 +609,7 @@ def _workload(document: WorkloadDocument, preset: catalog.TrafficPreset | None) 
     if rate is None:
         # Without a preset only objective throughput gets here, which looks for the rate itself.
         rate = preset.request_rate if preset else 1.0
-    scv = preset.arrival_scv if preset else 1.0
-    if document.arrivals is not None:
-        scv = document.arrivals.cv**2 if isinstance(document.arrivals, ArrivalSpread) else 1.0
+    scv, note = _burstiness(document.arrivals, preset)
     return Workload(
         name=preset.name if preset else "workload",
         periods=(Period(name="constant", hours=1.0, request_rate=rate),),
@@ -593,19 +617,47 @@ def _workload(document: WorkloadDocument, preset: catalog.TrafficPreset | None) 
         arrival_scv=scv,
         prefix_hit_rate=document.prefix_cache_hit_rate,
         citation=preset.citation if preset else "",
+        note=note,
     )
+
+
+def _burstiness(
+    arrivals: str | ArrivalSpread | None, preset: catalog.TrafficPreset | None
+) -> tuple[float, str]:
+    """Squared coefficient of variation of inter-arrival times, and what to say of it.
+
+    A trace whose variation comes from minutes with and without traffic is no renewal stream: its
+    coefficient says nothing of queues. It is planned as Poisson, and the reader is told.
+    """
+    if isinstance(arrivals, ArrivalSpread):
+        return arrivals.cv**2, ""
+    if arrivals is not None or preset is None:
+        return 1.0, ""
+    if preset.interarrival_cv <= MAX_RENEWAL_CV:
+        return preset.arrival_scv, ""
+    peak = preset.peak_request_rate / preset.request_rate
+    note = (
+        f"{preset.name} comes in bursts (inter-arrival CV {preset.interarrival_cv:.3g}) and is planned as "
+        f"Poisson: its busiest minute is at {peak:.2g} times the mean rate, so give request_rate for the peak"
+    )
+    return 1.0, note
 
 
 def _lengths(document: WorkloadDocument, preset: catalog.TrafficPreset | None) -> Lengths:
     given = (document.input_tokens, document.output_tokens)
     if preset is not None and given == (None, None):
         return preset.lengths
-    isl, osl = (None if length is None else _marginal(length) for length in given)
-    if preset is not None:  # what ties the preset's lengths together does not hold for others
-        isl, osl = isl or preset.lengths.isl, osl or preset.lengths.osl
-    assert isl is not None
-    assert osl is not None
-    return lengths.independent(isl, osl)
+    own = (None, None) if preset is None else (preset.lengths.isl, preset.lengths.osl)
+    # What ties a preset's lengths together is not known for others: they count as independent.
+    return lengths.independent(*(_side(g, o) for g, o in zip(given, own, strict=True)))
+
+
+def _side(given: float | LengthDocument | None, own: Marginal | None) -> Marginal:
+    """Lengths of one side: what is given, else the preset's own, cut where only a maximum is given."""
+    if own is not None and (given is None or (isinstance(given, LengthDocument) and given.only_max)):
+        return lengths.clamped(own, None if given is None else given.max)
+    assert given is not None
+    return _marginal(given)
 
 
 def _marginal(document: float | LengthDocument) -> Marginal:

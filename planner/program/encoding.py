@@ -25,10 +25,12 @@ tolerance is a relative one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from planner.program.fleet import build_fleet
+from planner.program.limits import worthwhile
 from planner.program.problem import POOLS_OF_MODE, Family, Piece, Problem
 from planner.program.rows import Draft, LinearProgram
 from planner.specs import Objective, Phase
@@ -122,17 +124,20 @@ class Encoding:
         return values
 
 
-def encode(problem: Problem) -> Encoding:
-    """The integer program of `problem`; candidates with ``max_replicas`` 0 have no columns."""
+def encode(problem: Problem, worth: float = math.inf) -> Encoding:
+    """The integer program of `problem`.
+
+    Candidates with ``max_replicas`` 0 have no columns, nor have ranges that only plans with a loss above
+    `worth` can use.
+    """
     draft = Draft("planner")
-    layout = _columns(draft, problem)
+    layout = _columns(draft, problem, worth)
     for family in (
         _one_range,
         _range_widths,
         _demand,
         _minimum,
         _pairs,
-        #_partners,
         _nodes,
         _stock,
         _phase_stock,
@@ -158,8 +163,9 @@ def reference_rate(problem: Problem) -> float:
     return max(largest, default=0.0) or 1.0
 
 
-def _columns(draft: Draft, problem: Problem) -> Layout:
-    ranges = tuple(tuple(_range_columns(draft, problem, i)) for i in range(len(problem.candidates)))
+def _columns(draft: Draft, problem: Problem, worth: float) -> Layout:
+    keep = worthwhile(problem, worth)
+    ranges = tuple(tuple(_range_columns(draft, problem, i, keep)) for i in range(len(problem.candidates)))
     modes = problem.modes
     disaggregated = draft.column("disaggregated", float(modes == (True,)), float(True in modes))
     kinds = range(len(problem.gpu_types))
@@ -182,9 +188,13 @@ def _columns(draft: Draft, problem: Problem) -> Layout:
     )
 
 
-def _range_columns(draft: Draft, problem: Problem, index: int) -> Iterator[RangeColumns]:
+def _range_columns(
+    draft: Draft, problem: Problem, index: int, keep: Callable[[int, Piece], bool]
+) -> Iterator[RangeColumns]:
     candidate = problem.candidates[index]
     for piece in candidate.curve.pieces(spare=problem.spare_replicas, limit=candidate.max_replicas):
+        if not keep(index, piece):
+            continue
         label = f"{candidate.name},{piece.first}"
         if piece.last > piece.first:
             label += f"..{piece.last}"
@@ -270,23 +280,6 @@ def _pairs(draft: Draft, problem: Problem, layout: Layout) -> None:
                 [*layout.used(i), *layout.used(j), (layout.disaggregated, -1.0)],
                 upper=0,
             )
-
-
-def _partners(draft: Draft, problem: Problem, layout: Layout) -> None:
-    """Groups that may stand beside a group in use carry the demand: capacity of its legal partners >= used.
-
-    Implied by the pairs, but far stronger than they are while a solver still allows fractions.
-    """
-    if layout.rate is not None:
-        return
-    prefill, decode = (problem.indices(phase) for phase in POOLS_OF_MODE[True])
-    for i, partners, ordered in (*((i, decode, True) for i in prefill), *((j, prefill, False) for j in decode)):
-        legal = [k for k in partners if ((i, k) if ordered else (k, i)) not in problem.illegal_pairs]
-        blocked = any(layout.ranges[k] for k in set(partners) - set(legal))
-        if layout.ranges[i] and blocked:
-            terms = [term for k in legal for term in layout.capacity(k)]
-            used = [(column, -1.0) for column, _ in layout.used(i)]
-            draft.row(f"partners[{problem.candidates[i].name}]", [*terms, *used], lower=0)
 
 
 def gpus_used(

@@ -22,7 +22,7 @@ from planner.program.limits import tighten, with_limits
 from planner.program.problem import POOLS_OF_MODE, Family, Problem
 from planner.program.rows import Column, LinearProgram, Row
 from planner.program.search import Outcome, search
-from planner.specs import ColocatedUse, Objective, Phase
+from planner.specs import ColocatedUse, Objective
 
 STEP_LIMIT = 5.0
 """Time for each program of a diagnosis. [s]"""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import replace
 
 from planner.program.check import MONEY_TOLERANCE, RATE_TOLERANCE
-from planner.program.problem import POOLS_OF_MODE, Problem
+from planner.program.problem import POOLS_OF_MODE, Piece, Problem
 from planner.specs import ColocatedUse, Objective, Phase
 
 ROUNDING = 1e-12
@@ -144,3 +145,24 @@ def _pool_bound(problem: Problem, phase: Phase) -> float:
         if usable[i] > 0
     )
     return problem.demand * (1 - RATE_TOLERANCE) * min(per_rate, default=math.inf)
+
+
+def worthwhile(problem: Problem, worth: float) -> Callable[[int, Piece], bool]:
+    """Tells whether a plan with a loss up to `worth` can have a group in a range of replicas.
+
+    The group costs its own GPUs; the rest of its pool's demand and the other pool cost at least their share of
+    the pool bounds. Both are affine over a range, so that its ends decide.
+    """
+    if math.isinf(worth) or problem.demand is None or len(problem.modes) > 1:
+        return lambda index, piece: True
+    demand = problem.demand
+    bounds = {phase: _pool_bound(problem, phase) for phase in POOLS_OF_MODE[problem.modes[0]]}
+    total = sum(bounds.values())
+
+    def least_loss(index: int, n: int) -> float:
+        candidate = problem.candidates[index]
+        own = problem.weight(candidate.gpu_type) * candidate.gpus * n
+        share = min(problem.usable(index, n) / demand, 1.0)
+        return (own + total - share * bounds[candidate.phase]) * (1 - 2 * RATE_TOLERANCE)
+
+    return lambda index, piece: min(least_loss(index, piece.first), least_loss(index, piece.last)) <= worth

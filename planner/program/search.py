@@ -149,13 +149,13 @@ def _search_mode(
     problem: Problem, incumbent: Fleet | None, *, solver: str, time_limit: float | None
 ) -> Outcome:
     """Best plan of one front door that beats `incumbent`."""
-    encoding = encode(problem)
     cutoff = math.inf if incumbent is None else _cutoff(problem, incumbent)
     start = simple_plan(problem)
     if start is not None and loss(problem.objective, start.value) > cutoff:
         start = None
     elif start is not None:
         cutoff = loss(problem.objective, start.value) * (1 + PROGRESS)
+    encoding = encode(problem, worth=cutoff)
     result = solve_lp(
         _with_cutoff(encoding, cutoff),
         solver=solver,
