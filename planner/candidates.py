@@ -1,10 +1,11 @@
 """Every replica that fits and meets the SLOs, with its capacity curve: scenario -> program.
 
-A candidate is (phase, GPU type, parallelism, token budget). A prefill candidate also has a *transfer
-class*: the slowest path over which its KV caches may leave. Its TTFT budget is computed at that rate,
-and it may stand behind one router only with decode candidates that are reached at least as fast; so
-the program never adds the percentiles of a sum, and still sees that a fast network leaves more time
-to prefill.
+A candidate is (phase, GPU type, parallelism, token budget). What happens between prefill and first
+token couples the two pools, and percentiles of a sum must not be added. So a prefill candidate comes
+in several versions: by the slowest path that its KV caches may take (*transfer class*), and by the
+longest decode step that its first tokens may wait for; its TTFT is computed at these. A decode
+candidate comes in versions by the longest step that it runs. Prefill and decode may stand behind
+one router only where path and step are within what the prefill version allows.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import numpy as np
 
 from planner.arrays import FloatArray
 from planner.capacity import (
-    FIRST_STEP_SHARE,
     ColocatedDemand,
     Curves,
     DecodeDemand,
@@ -25,9 +25,11 @@ from planner.capacity import (
     PrefillDemand,
     admission_miss,
     colocated_curves,
+    colocated_table,
     decode_curves,
     limits,
     prefill_curves,
+    prompt_queues,
 )
 from planner.collectives import LINK_LOAD_LIMIT, kv_transfer_time, network_rate, supports_world_size
 from planner.engines.legality import EndPoint, legal_tp, pair_violation
@@ -50,16 +52,19 @@ from planner.specs import (
 )
 from planner.traffic import Traffic
 from planner.transformer import kv_bytes_per_token
-from planner.units import GIB, GIGA
+from planner.units import GIB, GIGA, MILLI
 
 SMALL_GPU_MEMORY = 70 * GIB  # engines default to fewer sequences below it [B]
 SMALL_GPU_SEQUENCES = 256
 DECODE_TOKEN_BUDGET = 2048  # of a decode replica: recomputed sequences must fit through [tok]
-SAME_CLASS = 0.02  # transfer times closer than this share of the TTFT limit are one class [1]
-WORTH_A_CLASS = 1.005  # capacity gain below which a faster class is dropped [1]
+FASTEST_CLASS = 0.002  # time on the wire below which transfers are not told apart [s]
+FASTEST_STEP = 0.0125  # first of the levels of the first decode step, each twice the one before [s]
+SHORT_STEP_SHARE = 0.05  # of the TTFT limit; shorter first steps are not told apart [1]
+CLASS_RATIO = 1.5  # between the times on the wire of neighbouring transfer classes [1]
 MOST_REPLICAS = 4096
 _EXACT = 6  # replica counts evaluated one by one before ranges grow
 _GROWTH = 1.25
+_LONG_PROMPT = 0.99  # quantile of prompt lengths that transfer classes are told apart by
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,6 +79,8 @@ class ReplicaChoice:
         Tokens that its KV cache holds.
     path_rate : float
         Prefill: slowest path its KV caches may take. [B/s]
+    first_step : float
+        Prefill: longest decode step its TTFT leaves room for; decode: longest step it may run. [s]
     """
 
     phase: Phase
@@ -84,6 +91,7 @@ class ReplicaChoice:
     kv_tokens: int
     memory: MemoryBudget
     path_rate: float = math.inf
+    first_step: float = math.inf
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,10 +151,20 @@ class _Context:
         return min((limit.time for limit in self.ttft), default=math.inf)
 
     @property
-    def first_step(self) -> float:
-        """Longest decode step that a first token may wait for. [s]"""
-        ceiling = FIRST_STEP_SHARE * self.tightest_ttft
-        return min([ceiling, *(limit.time for limit in self.tpot)])
+    def first_steps(self) -> tuple[float, ...]:
+        """Decode steps that a first token may wait for, as levels to choose from. [s]
+
+        A fixed grid, from one that hardly takes from the TTFT up to one that leaves the TPOT limit to
+        bind. Where no decode step precedes the first token there is nothing to choose.
+        """
+        if not math.isfinite(self.tightest_ttft) or self.engine.first_token_phase is not Phase.DECODE:
+            return (math.inf,)
+        slowest = min([self.tightest_ttft, *(limit.time for limit in self.tpot)])
+        levels = [FASTEST_STEP]
+        while levels[-1] < slowest:
+            levels.append(2 * levels[-1])
+        shortest = max(SHORT_STEP_SHARE * self.tightest_ttft, FASTEST_STEP)
+        return tuple(s for s in levels if 2 * s > shortest) or (levels[-1],)
 
     @property
     def demand(self) -> float:
@@ -275,8 +293,7 @@ def _disaggregated(context: _Context) -> CandidateSet:
     if not prefill or not decode:
         return CandidateSet(evaluated=len(prefill) + len(decode))
     rates = _path_rates(context, prefill, decode)
-    classes = _transfer_classes(context, rates)
-    prefill_set = _prefill_candidates(context, prefill, rates, classes)
+    prefill_set = _prefill_candidates(context, prefill, _class_rates(context, rates))
     decode_set = _decode_candidates(context, decode)
     merged = _merge([prefill_set, decode_set])
     illegal = _illegal_pairs(context, merged, prefill, decode, rates)
@@ -320,43 +337,38 @@ def _end_point(context: _Context, choice: ReplicaChoice) -> EndPoint:
     )
 
 
-def _transfer_time(context: _Context, rate: float) -> float:
-    """Exposed transfer of a long prompt, the 99th percentile. [s]"""
+def _class_rates(context: _Context, rates: FloatArray) -> FloatArray:
+    """Slowest rate of the transfer class of each path; 0 where illegal. [B/s]
+
+    Classes are geometric in the time that a long prompt spends on the wire, on a grid that depends
+    neither on the SLOs nor on the rest of the fleet: loosening an SLO or adding a GPU type leaves the
+    candidates of all others as they were.
+    """
     traffic = context.traffic
-    long = float(np.interp(0.99, np.cumsum(traffic.isl_weights), traffic.isl))
-    per_token = kv_bytes_per_token(context.service.model, context.service.precision.kv_cache)
-    layers = context.service.model.num_layers
-    return float(kv_transfer_time(long, per_token, rate, layers, context.engine))
-
-
-def _transfer_classes(context: _Context, rates: FloatArray) -> list[float]:
-    """Path rates worth telling apart, slowest first: each stands for all rates up to the next. [B/s]"""
-    distinct = sorted({float(x) for x in np.unique(rates) if x > 0})
-    if not distinct:
-        return []
-    reference = context.tightest_ttft if math.isfinite(context.tightest_ttft) else math.inf
-    classes = [distinct[0]]
-    for rate in distinct[1:]:
-        saved = _transfer_time(context, classes[-1]) - _transfer_time(context, rate)
-        if math.isfinite(reference) and saved > SAME_CLASS * reference:
-            classes.append(rate)
-    return classes
+    long = float(np.interp(_LONG_PROMPT, np.cumsum(traffic.isl_weights), traffic.isl))
+    size = long * kv_bytes_per_token(context.service.model, context.service.precision.kv_cache)
+    legal = rates > 0
+    time = size / np.where(legal, rates, 1.0)
+    steps = np.maximum(np.ceil(np.log(time / FASTEST_CLASS) / np.log(CLASS_RATIO) - 1e-9), 0.0)
+    return np.where(legal, size / (FASTEST_CLASS * CLASS_RATIO**steps), 0.0)
 
 
 def _prefill_candidates(
-    context: _Context, prefill: Sequence[ReplicaChoice], rates: FloatArray, classes: Sequence[float]
+    context: _Context, prefill: Sequence[ReplicaChoice], class_rates: FloatArray
 ) -> CandidateSet:
-    """Prefill replicas in every transfer class that some decode replica needs."""
+    """Prefill replicas in every transfer class that some decode replica needs, slowest first."""
     choices = [
-        replace(choice, path_rate=rate)
+        replace(choice, path_rate=float(rate), first_step=step)
         for i, choice in enumerate(prefill)
-        for rate, following in zip(classes, [*classes[1:], math.inf], strict=True)
-        if np.any((rates[i] >= rate) & (rates[i] < following))
+        for rate in np.unique(class_rates[i][class_rates[i] > 0])
+        for step in context.first_steps
     ]
     if not choices:
         return CandidateSet(evaluated=len(prefill))
-    traffic, service = context.traffic, context.service
-    r = context.replicas(choices)
+    traffic, service, budget = context.traffic, context.service, context.engine.prefill_token_budget
+    queues = prompt_queues(context.replicas(prefill), traffic, float(budget))
+    position = {(c.item, c.parallelism): i for i, c in enumerate(prefill)}
+    replica = np.array([position[c.item, c.parallelism] for c in choices])
     per_token = kv_bytes_per_token(service.model, service.precision.kv_cache)
     path = np.array([c.path_rate for c in choices])
     layers = np.array([service.model.num_layers / c.parallelism.pp for c in choices])
@@ -364,19 +376,18 @@ def _prefill_candidates(
     demand = PrefillDemand(
         ttft=context.ttft,
         admission_miss=context.miss,
-        first_step=context.first_step if math.isfinite(context.first_step) else 0.0,
+        first_step=np.array([c.first_step if math.isfinite(c.first_step) else 0.0 for c in choices]),
         transfer=transfer,
         routing=context.scenario.options.routing,
     )
 
     def curves(starts: Sequence[int]) -> Curves:
-        result = prefill_curves(r, traffic, demand, context.engine.prefill_token_budget, starts)
+        result = prefill_curves(queues, replica, traffic, demand, starts)
         out = np.array([_egress(context, c) for c in choices])
         result = result.at_most(_link_rate(context, out), Binding.NETWORK)
-        return result.at_most(_prefill_memory_rate(context, r, choices, transfer), Binding.KV_CAPACITY)
+        return result.at_most(_prefill_memory_rate(context, choices, transfer), Binding.KV_CAPACITY)
 
-    found = _collect(context, choices, curves)
-    return _without_idle_classes(found)
+    return _collect(context, choices, curves)
 
 
 def _link_rate(context: _Context, nic: FloatArray) -> FloatArray:
@@ -387,7 +398,7 @@ def _link_rate(context: _Context, nic: FloatArray) -> FloatArray:
 
 
 def _prefill_memory_rate(
-    context: _Context, r: ReplicaSet, choices: Sequence[ReplicaChoice], transfer: FloatArray
+    context: _Context, choices: Sequence[ReplicaChoice], transfer: FloatArray
 ) -> FloatArray:
     """Rate at which prompts in service or waiting for their transfer fill the prefill's KV cache. [req/s]
 
@@ -401,27 +412,13 @@ def _prefill_memory_rate(
     return np.asarray(free / np.maximum(held, 1e-12))
 
 
-def _without_idle_classes(found: CandidateSet) -> CandidateSet:
-    """Drop a faster class that carries no more than the slower one, which has more partners."""
-    keep: list[int] = []
-    best: dict[tuple[int, Parallelism], int] = {}
-    for i, choice in enumerate(found.choices):
-        key = (choice.item, choice.parallelism)
-        slower = best.get(key)
-        if slower is not None:
-            mine, other = (found.candidates[k].curve.per_replica for k in (i, slower))
-            if all(a <= WORTH_A_CLASS * b for a, b in zip(mine, other, strict=True)):
-                continue
-        best[key] = i
-        keep.append(i)
-    return _select(found, keep)
-
-
-def _decode_candidates(context: _Context, choices: list[ReplicaChoice]) -> CandidateSet:
+def _decode_candidates(context: _Context, decode: Sequence[ReplicaChoice]) -> CandidateSet:
+    """Decode replicas at every level of the first decode step."""
+    choices = [replace(choice, first_step=step) for choice in decode for step in context.first_steps]
     r = context.replicas(choices)
     demand = DecodeDemand(
         tpot=context.tpot,
-        step=FIRST_STEP_SHARE * context.tightest_ttft,
+        first_step=np.array([c.first_step for c in choices]),
         admission_miss=context.miss,
         kv_tokens=np.array([float(c.kv_tokens) for c in choices]),
         max_num_seqs=np.array([float(c.max_num_seqs) for c in choices]),
@@ -442,7 +439,7 @@ def _illegal_pairs(
     decode: Sequence[ReplicaChoice],
     rates: FloatArray,
 ) -> frozenset[tuple[int, int]]:
-    """Pairs that break an engine rule, or whose path is slower than the prefill's class."""
+    """Pairs that break an engine rule, or take longer after the prefill than its candidate allows."""
     row = {(c.item, c.parallelism): i for i, c in enumerate(prefill)}
     column = {(c.item, c.parallelism): j for j, c in enumerate(decode)}
     pairs = set()
@@ -451,7 +448,7 @@ def _illegal_pairs(
         for j in merged.of(Phase.DECODE):
             d = merged.choices[j]
             rate = rates[row[p.item, p.parallelism], column[d.item, d.parallelism]]
-            if rate <= 0 or rate < p.path_rate * (1 - 1e-9):
+            if rate <= 0 or rate < p.path_rate * (1 - 1e-9) or d.first_step > p.first_step:
                 pairs.add((i, j))
     return frozenset(pairs)
 
@@ -464,7 +461,6 @@ def _colocated(context: _Context) -> CandidateSet:
     choices = _choices(context, Phase.COLOCATED, context.engine.token_budgets)
     if not choices:
         return CandidateSet()
-    r = context.replicas(choices)
     demand = ColocatedDemand(
         ttft=context.ttft,
         tpot=context.tpot,
@@ -475,7 +471,8 @@ def _colocated(context: _Context) -> CandidateSet:
         kv_tokens=np.array([float(c.kv_tokens) for c in choices]),
         max_num_seqs=np.array([float(c.max_num_seqs) for c in choices]),
     )
-    return _collect(context, choices, lambda starts: colocated_curves(r, context.traffic, demand, starts))
+    table = colocated_table(context.replicas(choices), context.traffic, demand)
+    return _collect(context, choices, lambda starts: colocated_curves(table, context.traffic, demand, starts))
 
 
 # --------------------------------------------------------------------------------------------
@@ -483,10 +480,13 @@ def _colocated(context: _Context) -> CandidateSet:
 
 
 def replica_counts(most: int) -> tuple[int, ...]:
-    """First replica count of each range up to `most`: one by one, then growing by a quarter."""
+    """First replica count of each range that `most` reaches: one by one, then growing by a quarter.
+
+    The counts do not depend on `most` but for their end, so that curves of different scenarios compare.
+    """
     starts = list(range(1, min(most, _EXACT) + 1))
     while starts[-1] < most:
-        starts.append(min(most, math.ceil(starts[-1] * _GROWTH)))
+        starts.append(math.ceil(starts[-1] * _GROWTH))
     return tuple(starts)
 
 
@@ -554,17 +554,9 @@ def candidate_name(context: _Context, choice: ReplicaChoice) -> str:
         parts.append(f"chunk{choice.token_budget}")
     if math.isfinite(choice.path_rate):
         parts.append(f"path{choice.path_rate / GIGA:.4g}")
+    if math.isfinite(choice.first_step):
+        parts.append(f"step{choice.first_step / MILLI:g}")
     return "-".join(parts)
-
-
-def _select(found: CandidateSet, keep: Sequence[int]) -> CandidateSet:
-    return replace(
-        found,
-        candidates=tuple(found.candidates[i] for i in keep),
-        choices=tuple(found.choices[i] for i in keep),
-        operating=tuple(found.operating[i] for i in keep),
-        binds=tuple(found.binds[i] for i in keep),
-    )
 
 
 def _merge(parts: Sequence[CandidateSet]) -> CandidateSet:

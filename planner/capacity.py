@@ -17,7 +17,7 @@ check normally passes at once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,12 +39,12 @@ from planner.traffic import Traffic
 SLO_MARGIN = 0.97  # share of an SLO's limit that is planned to [1]
 ADMISSION_SHARE = 0.1  # share of the TTFT miss budget left to waits for a decode slot [1]
 DEFAULT_ADMISSION_MISS = 0.01  # where no TTFT percentile bounds it [1]
-FIRST_STEP_SHARE = 0.5  # most of a TTFT limit that the first decode step may take [1]
 MOST_UTILIZATION = 0.995  # of a prefill queue; no steady state is near beyond [1]
 BUSY = 0.9  # utilization from which a prefill group is said to be bound by compute [1]
 PROMPTS_PER_STEP = (1, 2, 4, 8, 16, 32)
 _BISECTIONS = 22
-_BATCH_POINTS = 24
+_BATCH_POINTS = 25
+_SHAPE_STRIDE = 4
 _OUTPUT_POINTS = 12
 
 
@@ -118,7 +118,7 @@ class PrefillDemand:
     ttft : tuple of Limit
     admission_miss : float
         Part of the miss share that waits for decode slots take. [1]
-    first_step : float
+    first_step : ndarray, shape (C,)
         Decode step that a user waits for before the first token. [s]
     transfer : ndarray, shape (points, C)
         Exposed KV transfer of each prompt length. [s]
@@ -127,70 +127,86 @@ class PrefillDemand:
 
     ttft: tuple[Limit, ...]
     admission_miss: float
-    first_step: float
+    first_step: FloatArray
     transfer: FloatArray
     routing: Routing
 
 
-def prefill_curves(
-    r: ReplicaSet, traffic: Traffic, demand: PrefillDemand, token_budget: int, starts: Sequence[int]
-) -> Curves:
-    """Capacity of prefill replicas.
+@dataclass(frozen=True, slots=True)
+class PromptQueue:
+    """Prefill replicas that compute `number` prompts per step.
 
-    Several prompts may share a step (greedy batching under load): each number of prompts per step is
-    a queue with that many-fold service per visit and a share of it per prompt; the engine does at
-    least as well as the best fixed number.
+    Attributes
+    ----------
+    service : ndarray, shape (R, points)
+        Step time of each prompt length beside `number` - 1 average prompts. [s]
+    shape : ServiceShape, (R,)
+        Of the time that a prompt occupies its replica.
     """
+
+    number: int
+    service: FloatArray
+    shape: ServiceShape
+
+
+def prompt_queues(r: ReplicaSet, traffic: Traffic, token_budget: float) -> tuple[PromptQueue, ...]:
+    """Queues of R prefill replicas, one for each number of prompts per step that fits the budget.
+
+    Under load an engine batches greedily. Each number is a queue with that many-fold service per
+    visit and a share of it per prompt; the engine does at least as well as the best fixed number.
+    """
+    queues = []
+    for number in PROMPTS_PER_STEP:
+        if number > 1 and number * traffic.mean_query > token_budget:
+            break
+        beside = Companions(number - 1.0, traffic.mean_query, traffic.mean_area)
+        time = prompt_time(r, traffic.query[:, None], traffic.cached[:, None], token_budget, beside)
+        service = np.ascontiguousarray(time.service.T)
+        occupancy = service / (number * r.pp[:, None])
+        queues.append(PromptQueue(number, service, ServiceShape.of(occupancy, traffic.isl_weights)))
+    return tuple(queues)
+
+
+def prefill_curves(
+    queues: Sequence[PromptQueue],
+    replica: NDArray[np.int64],
+    traffic: Traffic,
+    demand: PrefillDemand,
+    starts: Sequence[int],
+) -> Curves:
+    """Capacity of C prefill candidates, candidate c being replica ``replica[c]`` of the queues."""
     counts = np.asarray(starts)
-    best = np.zeros((len(r.tp), len(counts)))
+    best = np.zeros((len(replica), len(counts)))
     prompts = np.ones_like(best)
     utilization = np.zeros_like(best)
-    for number in _prompts_per_step(traffic, token_budget):
-        service = _prompt_service(r, traffic, number, token_budget)
-        rate, load = _prefill_rate(service, number, r, traffic, demand, counts)
+    for queue in queues:
+        load = _prefill_load(queue, replica, traffic, demand, counts)
+        rate = load / queue.shape.mean[replica][:, None]
         better = rate > best
         best = np.where(better, rate, best)
-        prompts = np.where(better, number, prompts)
+        prompts = np.where(better, queue.number, prompts)
         utilization = np.where(better, load, utilization)
     binds = np.where(utilization >= BUSY, Binding.COMPUTE.value, Binding.TTFT.value)
     return _pooled(Curves(counts, best, prompts, binds))
 
 
-def _prompts_per_step(traffic: Traffic, token_budget: float) -> list[int]:
-    return [b for b in PROMPTS_PER_STEP if b == 1 or b * traffic.mean_query <= token_budget]
-
-
-def _companions(traffic: Traffic, number: int) -> Companions:
-    return Companions(number - 1.0, traffic.mean_query, traffic.mean_area)
-
-
-def _prompt_service(r: ReplicaSet, traffic: Traffic, number: int, token_budget: float) -> FloatArray:
-    """Step time of each prompt length beside `number` - 1 average prompts, shape (C, points). [s]"""
-    time = prompt_time(
-        r, traffic.query[:, None], traffic.cached[:, None], token_budget, _companions(traffic, number)
-    )
-    return np.ascontiguousarray(time.service.T)
-
-
-def _prefill_rate(
-    service: FloatArray,
-    number: int,
-    r: ReplicaSet,
+def _prefill_load(
+    queue: PromptQueue,
+    replica: NDArray[np.int64],
     traffic: Traffic,
     demand: PrefillDemand,
     counts: NDArray[np.int64],
-) -> tuple[FloatArray, FloatArray]:
-    """Largest rate per replica and its utilization, by bisection on the utilization. (C, N)"""
+) -> FloatArray:
+    """Largest utilization within the limits, by bisection, shape (C, N)."""
     weights = traffic.isl_weights
-    occupancy = service / (number * r.pp[:, None])
-    shape = ServiceShape.of(occupancy[:, None, :], weights)
-    latency = service + demand.transfer.T + demand.first_step
-    low = np.zeros((len(service), len(counts)))
+    shape = queue.shape.at(replica).expanded()
+    latency = (queue.service[replica] + demand.transfer.T + demand.first_step[:, None])[:, None, :]
+    low = np.zeros((len(replica), len(counts)))
     high = np.full_like(low, MOST_UTILIZATION)
     for _ in range(_BISECTIONS):
         middle = 0.5 * (low + high)
         wait = pooled_wait(demand.routing, shape, middle * counts / shape.mean, counts, traffic.arrival_scv)
-        sojourn = wait.plus(latency[:, None, :], weights)
+        sojourn = wait.plus(latency, weights)
         fits = np.ones(low.shape, dtype=bool)
         for limit in demand.ttft:
             if limit.probability is None:
@@ -198,8 +214,7 @@ def _prefill_rate(
             else:
                 fits &= sojourn.exceeds(limit.time) <= limit.miss - demand.admission_miss
         low, high = np.where(fits, middle, low), np.where(fits, high, middle)
-    low = np.where(low <= MOST_UTILIZATION * 2.0 ** (1 - _BISECTIONS), 0.0, low)
-    return low / shape.mean, low
+    return np.where(low <= MOST_UTILIZATION * 2.0 ** (1 - _BISECTIONS), 0.0, low)
 
 
 # --------------------------------------------------------------------------------------------
@@ -226,8 +241,8 @@ class DecodeDemand:
     Attributes
     ----------
     tpot : tuple of Limit
-    step : float
-        Longest first step that the TTFT leaves room for. [s]
+    first_step : ndarray, shape (C,)
+        Longest step, at the operating batch, that the partners' TTFT leaves room for. [s]
     admission_miss : float
         Share of requests that may find no free slot. [1]
     kv_tokens, max_num_seqs : ndarray, shape (C,)
@@ -235,7 +250,7 @@ class DecodeDemand:
     """
 
     tpot: tuple[Limit, ...]
-    step: float
+    first_step: FloatArray
     admission_miss: float
     kv_tokens: FloatArray
     max_num_seqs: FloatArray
@@ -261,7 +276,6 @@ def decode_curves(r: ReplicaSet, traffic: Traffic, demand: DecodeDemand, starts:
     ceilings = [
         (Binding.KV_CAPACITY, 1 - demand.admission_miss, slots),
         (Binding.MAX_NUM_SEQS, 1 - demand.admission_miss, demand.max_num_seqs),
-        (Binding.TTFT, 1 - demand.admission_miss, _largest_batch(grid, times, demand.step)),
     ]
     for limit in demand.tpot:
         # the mean of a nearly linear step is the step at the operating batch
@@ -277,20 +291,22 @@ def decode_curves(r: ReplicaSet, traffic: Traffic, demand: DecodeDemand, starts:
         batch = np.where(ceiling[:, None] >= 1.0, batch, 0.0)
         binds = np.where(batch < operating, binding.value, binds)
         operating = np.minimum(operating, batch)
+    in_time = _largest_batch(grid, times, demand.first_step)[:, None]
+    binds = np.where(in_time < operating, Binding.TTFT.value, binds)
+    operating = np.minimum(operating, in_time)
     step = _interpolate(grid, times, operating)
     return _pooled(Curves(counts, operating / (traffic.mean_osl * step), operating, binds))
 
 
-def _largest_batch(grid: FloatArray, times: FloatArray, limit: float) -> FloatArray:
+def _largest_batch(grid: FloatArray, times: FloatArray, limit: FloatArray | float) -> FloatArray:
     """Largest batch whose step stays within `limit`, interpolated; 0 where even one does not fit. (C,)"""
-    if not np.isfinite(limit):
-        return grid[:, -1]
-    fits = np.logical_and.accumulate(times <= limit, axis=1).sum(axis=1)
+    bound = np.minimum(np.broadcast_to(np.asarray(limit, dtype=np.float64), len(grid)), times[:, -1])
+    fits = np.logical_and.accumulate(times <= bound[:, None], axis=1).sum(axis=1)
     last = np.clip(fits - 1, 0, grid.shape[1] - 2)
     rows = np.arange(len(grid))
     x0, x1 = grid[rows, last], grid[rows, last + 1]
     t0, t1 = times[rows, last], times[rows, last + 1]
-    share = np.clip((limit - t0) / np.maximum(t1 - t0, 1e-12), 0.0, 1.0)
+    share = np.clip((bound - t0) / np.maximum(t1 - t0, 1e-12), 0.0, 1.0)
     return np.where(fits == 0, 0.0, x0 + share * (x1 - x0))
 
 
@@ -384,19 +400,50 @@ def colocated_state(
     return state, time
 
 
-def colocated_curves(
-    r: ReplicaSet, traffic: Traffic, demand: ColocatedDemand, starts: Sequence[int]
-) -> Curves:
-    """Capacity of colocated replicas: the last point of a grid of batches that meets every limit."""
-    counts = np.asarray(starts)
+@dataclass(frozen=True, slots=True)
+class ColocatedTable:
+    """Colocated replicas over a grid of operating batches, up to what slots and limits allow.
+
+    Attributes
+    ----------
+    state : ColocatedState
+    service : ndarray, shape (grid, C, points)
+        Of each prompt length. [s]
+    shape : ServiceShape, (grid, C)
+        Of the time that a prompt occupies its replica.
+    slots : ndarray, shape (C,)
+        Sequences that the KV cache holds.
+    """
+
+    state: ColocatedState
+    service: FloatArray
+    shape: ServiceShape
+    slots: FloatArray
+
+
+def colocated_table(r: ReplicaSet, traffic: Traffic, demand: ColocatedDemand) -> ColocatedTable:
+    """Evaluate the steps of C replicas on the grid of batches."""
     slots = batch_for_tokens(demand.kv_tokens, traffic, demand.admission_miss)
     largest = np.maximum(np.minimum(np.minimum(slots, demand.max_num_seqs), demand.token_budget / 2), 1.0)
     batch = np.geomspace(1 / 128, 1.0, _BATCH_POINTS)[:, None] * largest
     state, time = colocated_state(r, traffic, demand.policy, demand.token_budget, batch)
+    service = np.ascontiguousarray(np.moveaxis(time.service, 0, -1))
+    occupancy = service / r.pp[:, None]
+    # the shape of the distribution changes slowly with the batch, its mean does not
+    coarse = ServiceShape.of(occupancy[::_SHAPE_STRIDE], traffic.isl_weights)
+    shape = coarse.at(np.arange(_BATCH_POINTS) / _SHAPE_STRIDE)
+    return ColocatedTable(state, service, replace(shape, mean=occupancy @ traffic.isl_weights), slots)
 
+
+def colocated_curves(
+    table: ColocatedTable, traffic: Traffic, demand: ColocatedDemand, starts: Sequence[int]
+) -> Curves:
+    """Capacity of colocated replicas: the last point of the grid that meets every limit."""
+    counts = np.asarray(starts)
+    state, slots = table.state, table.slots
     margins = {
         Binding.TPOT: _tpot_margin(state, traffic, demand.tpot, counts),
-        Binding.TTFT: _ttft_margin(state, time, r, traffic, demand, counts),
+        Binding.TTFT: _ttft_margin(table, traffic, demand, counts),
         Binding.KV_CAPACITY: _slot_margin(state, slots, demand.admission_miss, counts),
         Binding.MAX_NUM_SEQS: _slot_margin(state, demand.max_num_seqs, demand.admission_miss, counts),
     }
@@ -459,21 +506,14 @@ def _tpot_margin(
 
 
 def _ttft_margin(
-    state: ColocatedState,
-    time: PromptTime,
-    r: ReplicaSet,
-    traffic: Traffic,
-    demand: ColocatedDemand,
-    counts: NDArray[np.int64],
+    table: ColocatedTable, traffic: Traffic, demand: ColocatedDemand, counts: NDArray[np.int64]
 ) -> FloatArray:
     """log(exceedance / allowed) of the worst TTFT limit, shape (grid, C, N); inf where unstable."""
-    weights = traffic.isl_weights
-    service = np.moveaxis(time.service, 0, -1)
-    occupancy = service / r.pp[:, None]
-    shape = ServiceShape.of(occupancy[:, :, None, :], weights)
+    weights, state = traffic.isl_weights, table.state
+    shape = table.shape.expanded()
     wait = pooled_wait(demand.routing, shape, state.rate[..., None] * counts, counts, traffic.arrival_scv)
     residual = 0.5 * state.decode_step[..., None]  # the step that runs when a prompt arrives
-    sojourn = wait.plus((service + residual)[:, :, None, :], weights)
+    sojourn = wait.plus((table.service + residual)[:, :, None, :], weights)
     worst = np.where(np.isfinite(wait.mean), -np.inf, np.inf)
     for limit in demand.ttft:
         if limit.probability is None:

@@ -271,7 +271,6 @@ class ChunkingReplica:
             take = min(room, int(self.requests.isl[i]) - done)
             chunks.append((take, done))
             room -= take
-            self.queued -= take
             if done + take == int(self.requests.isl[i]):
                 self.waiting.popleft()
                 self.completing.append(i)
@@ -282,6 +281,7 @@ class ChunkingReplica:
     def _finish(self) -> None:
         for i in self.completing:  # the prompt's last step gives the first token
             self.first[i] = self.stop
+            self.queued -= int(self.requests.isl[i])
             heapq.heappush(self.ends, (self.step + int(self.requests.osl[i]) - 1, i))
         self.completing = []
         while self.ends and self.ends[0][0] == self.step:

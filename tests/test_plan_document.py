@@ -10,7 +10,7 @@ import pytest
 
 from planner import __version__
 from planner.documents.plan import dump_plan, load_plan, plan_from_text, plan_to_document
-from planner.documents.source import parse_tree
+from planner.documents.yaml_text import parse_tree
 from planner.errors import SpecError
 from planner.plan import (
     Alternative,

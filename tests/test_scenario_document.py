@@ -507,7 +507,9 @@ def test_longest_request_must_fit_the_context() -> None:
         read(text)
     (problem,) = error.value.problems
     assert problem.line == 2
-    assert problem.rule.startswith("longest prompt and output are 126,195 + 2,000 tokens, the model takes 4,096")
+    assert problem.rule.startswith(
+        "longest prompt and output are 126,195 + 2,000 tokens, the model takes 4,096"
+    )
     assert problem.suggestion == "cut them: input_tokens: {max: 2096}"
 
 

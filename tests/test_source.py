@@ -11,20 +11,11 @@ import pytest
 import yaml
 from pydantic import Field
 
-from planner.documents import source
-from planner.documents.source import (
-    Choice,
-    DocumentModel,
-    Reserved,
-    check_writable,
-    dump_yaml,
-    load_document,
-    parse_document,
-    parse_tree,
-    plain_scalar,
-    read_text,
-    write_text_atomic,
-)
+from planner.documents import yaml_text
+from planner.documents.files import check_writable, read_text, write_text_atomic
+from planner.documents.schema_base import Choice, DocumentModel, Reserved
+from planner.documents.source import load_document, parse_document
+from planner.documents.yaml_text import dump_yaml, parse_tree, plain_scalar
 from planner.errors import SpecError
 from planner.specs import Objective
 
@@ -263,7 +254,7 @@ def test_texts_that_are_no_document(text, message):
 @pytest.mark.parametrize("loader", ["C", "python"])
 def test_deep_nesting_is_refused_without_recursion(unit, loader, monkeypatch):
     if loader == "python":
-        monkeypatch.setattr(source, "_LOADER", yaml.SafeLoader)
+        monkeypatch.setattr(yaml_text, "_LOADER", yaml.SafeLoader)
     (problem,) = problems("x:\n " + unit * 10_000)
     assert "nest" in problem
 
@@ -271,7 +262,7 @@ def test_deep_nesting_is_refused_without_recursion(unit, loader, monkeypatch):
 def test_the_pure_python_parser_gives_the_same(monkeypatch):
     text = "name: a\nfleet:\n- {gpu: x, rdma: no}\n- gpu: 'y'\n  max_gpus: 7 # all\n"
     with_c = parse_tree(text, "s")
-    monkeypatch.setattr(source, "_LOADER", yaml.SafeLoader)
+    monkeypatch.setattr(yaml_text, "_LOADER", yaml.SafeLoader)
     assert parse_tree(text, "s") == with_c
 
 

@@ -15,9 +15,11 @@ from typing import Any
 import yaml
 
 from planner.documents.catalogue import ModelEntry, ModelsDocument, QuantileTable, TrafficDocument
+from planner.documents.files import read_text
 from planner.documents.gpu_profile import load_gpu_profile
 from planner.documents.model_config import load_model_config, model_from_config
-from planner.documents.source import did_you_mean, load_document, read_text, unknown_name
+from planner.documents.names import did_you_mean, unknown_name
+from planner.documents.source import load_document
 from planner.errors import SpecError
 from planner.lengths import marginal_from_quantiles
 from planner.specs import GPU, Lengths, Marginal, Model

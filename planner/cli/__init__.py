@@ -6,8 +6,10 @@ Commands are imported when they run, so that ``planner --help`` loads neither nu
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from importlib import import_module
+from types import FrameType
 
 import click
 
@@ -70,28 +72,53 @@ def group() -> None:
 
 def main(prog_name: str = "planner") -> None:
     """Run the command line and end the process with its exit code."""
+    interrupts = _Interrupts.watched()
     try:
         code = group.main(prog_name=prog_name, standalone_mode=False)
     except PlannerError as error:
         code = _fail(str(error), error.exit_code)
-    except click.exceptions.Abort:
-        code = _fail("interrupted; nothing was written", _INTERRUPTED)
-    except KeyboardInterrupt:
-        code = _fail("interrupted; nothing was written", _INTERRUPTED)
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        code = _interrupted()
     except click.ClickException as error:
         error.show()
         code = error.exit_code
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit):  # click and rich leave by SystemExit when a pipe's reader has left
         _silence_stdout()
         code = 0
+    except OSError as error:
+        code = _fail(str(error), 1)
     except Exception as error:
-        if os.environ.get("PLANNER_DEBUG"):
-            raise
-        text = (
-            f"internal error: {type(error).__name__}: {error}\nPLANNER_DEBUG=1 shows where; please report it"
-        )
-        code = _fail(text, 1)
+        code = _interrupted() if interrupts.seen else _internal(error)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+class _Interrupts:
+    """Remembers Ctrl-C, because an extension may wrap the KeyboardInterrupt into an error of its own."""
+
+    def __init__(self) -> None:
+        self.seen = False
+
+    @classmethod
+    def watched(cls) -> _Interrupts:
+        watch = cls()
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, watch._note)
+        return watch
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.seen = True
+        signal.default_int_handler(number, frame)
+
+
+def _interrupted() -> int:
+    return _fail("interrupted; nothing was written", _INTERRUPTED)
+
+
+def _internal(error: Exception) -> int:
+    if os.environ.get("PLANNER_DEBUG"):
+        raise error
+    text = f"internal error: {type(error).__name__}: {error}\nPLANNER_DEBUG=1 shows where; please report it"
+    return _fail(text, 1)
 
 
 def _fail(message: str, code: int) -> int:
@@ -101,4 +128,6 @@ def _fail(message: str, code: int) -> int:
 
 def _silence_stdout() -> None:
     """The reader of a pipe has left: keep the interpreter from complaining on exit."""
+    if sys.stdout is None:
+        return
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

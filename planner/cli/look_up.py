@@ -9,8 +9,8 @@ import click
 
 from planner.catalog import gpu_names, load_gpu, load_model, model_names
 from planner.cli.output import echo_json, width
+from planner.documents.files import write_text_atomic
 from planner.documents.schemas import schema_names, schema_text
-from planner.documents.source import write_text_atomic
 from planner.engines.legality import legal_tp
 from planner.errors import SpecError
 from planner.specs import GPU, Dtype, Model, Precision

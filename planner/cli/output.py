@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,8 +32,11 @@ def finite(value: Any) -> Any:
 
 
 def width() -> int:
-    """Columns to print in."""
-    if sys.stdout.isatty():
+    """Columns to print in: COLUMNS where it is set, else the terminal's, else those of a pipe."""
+    given = os.environ.get("COLUMNS", "")
+    if given.isdecimal() and int(given) > 0:
+        return int(given)
+    if sys.stdout is not None and sys.stdout.isatty():
         import shutil  # only a terminal needs it
 
         return shutil.get_terminal_size().columns
@@ -42,7 +46,7 @@ def width() -> int:
 @contextmanager
 def progress(first: str) -> Iterator[Callable[[str], None]]:
     """A line on stderr that says what is being done; silent where stderr is no terminal."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         yield lambda _stage: None
         return
     from rich.console import Console  # 60 ms that a pipe does not pay

@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 
 from planner.cli.output import echo_json, progress, width
+from planner.documents.files import check_writable, write_text_atomic
 from planner.documents.plan import dump_plan, plan_to_document
 from planner.documents.scenario import read_scenario
-from planner.documents.source import check_writable, write_text_atomic
 from planner.plan import Plan
 from planner.workflow import DEFAULT_GAP, SolveOptions
 from planner.workflow import solve as solve_scenario

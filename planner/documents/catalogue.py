@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from planner.documents.source import DocumentModel, Tree
-from planner.documents.sourced import NonNegative, Positive, PositiveInt, Text
+from planner.documents.schema_base import DocumentModel, NonNegative, Positive, PositiveInt, Text
+from planner.documents.tree import Tree
 from planner.errors import Problem
 
 # --------------------------------------------------------------------------------------------
@@ -72,10 +72,7 @@ class TrafficDocument(DocumentModel):
         """Tables have as many values as probabilities."""
         problems = []
         for key in ("input_tokens", "output_tokens"):
-            table = tree.get(key)
-            if not isinstance(table, dict):
-                continue
-            p, v = table.get("probabilities"), table.get("values")
+            p, v = tree.get(key, "probabilities"), tree.get(key, "values")
             if isinstance(p, list) and isinstance(v, list) and len(p) != len(v):
                 problems.append(
                     tree.problem((key, "values"), "needs one value per probability", show_value=False)

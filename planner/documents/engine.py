@@ -8,8 +8,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from planner.documents.source import DocumentModel, Tree, load_document
-from planner.documents.sourced import Fraction, NonNegative, Positive, PositiveInt, Sourced, Text
+from planner.documents.schema_base import DocumentModel, Fraction, NonNegative, Positive, PositiveInt, Text
+from planner.documents.source import load_document
+from planner.documents.sourced import Sourced
+from planner.documents.tree import Tree
 from planner.errors import Problem
 from planner.specs import Dtype, Engine, Phase, SchedulerPolicy, TransferCosts
 from planner.units import GIB, MICRO, MILLI

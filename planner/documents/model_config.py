@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from planner.documents.source import file_error, parse_tree, read_text, unknown_name
+from planner.documents.files import file_error, read_text
+from planner.documents.names import unknown_name
+from planner.documents.yaml_text import parse_tree
 from planner.errors import Problem, SpecError
 from planner.specs import Attention, Dtype, FeedForward, Layer, LayerRun, Model
 
@@ -74,9 +76,7 @@ FAMILIES = {
     "qwen2": Family(attention_bias=True, window_flag=True),
     "qwen3": Family(qk_norm=True, window_flag=True),
     "opt": _LAYER_NORM,
-    "gpt2": Family(
-        gated=False, attention_bias=True, mlp_bias=True, tied=True, norms=4, four_times_hidden=True
-    ),
+    "gpt2": replace(_LAYER_NORM, four_times_hidden=True),
 }
 
 UNSUPPORTED = {
@@ -143,17 +143,7 @@ def parse_model_config(text: str, source: str, name: str) -> Model:
 
 def _with_lines(problems: tuple[Problem, ...], text: str, source: str) -> list[Problem]:
     tree, duplicates = parse_tree(text, source)
-    lines = [
-        Problem(
-            key=p.key,
-            rule=p.rule,
-            value=p.value,
-            suggestion=p.suggestion,
-            line=tree.line(tuple(p.key.split("."))),
-        )
-        for p in problems
-    ]
-    return lines + duplicates
+    return [replace(p, line=tree.line(tuple(p.key.split(".")))) for p in problems] + duplicates
 
 
 # --------------------------------------------------------------------------------------------

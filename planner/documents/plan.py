@@ -8,248 +8,44 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import ConfigDict, Field
+from typing import Any
 
 from planner import __version__
-from planner.documents.source import DocumentModel, Tree, dump_yaml, parse_tree, read_text, validate
-from planner.errors import Problem, SpecError
+from planner.documents.files import read_text
+from planner.documents.plan_schema import (
+    SCHEMA_VERSION,
+    AlternativeDocument,
+    GroupDocument,
+    IntervalDocument,
+    NodesDocument,
+    PlanDocument,
+    PlanSloDocument,
+    ServiceDocument,
+    SummaryDocument,
+)
+from planner.documents.source import validate
+from planner.documents.tree import Tree
+from planner.documents.yaml_text import dump_yaml, parse_tree
+from planner.errors import SpecError
 from planner.plan import (
     Alternative,
-    Binding,
     Group,
     LatencySummary,
     MemoryBudget,
     NodeUse,
     Plan,
-    PlanStatus,
     PredictedLatency,
     ServicePrediction,
     Verification,
 )
-from planner.specs import Dtype, Metric, Objective, Parallelism, Phase, Precision, SloTarget, Statistic
+from planner.specs import Metric, Objective, Parallelism, Precision, SloTarget, Statistic
 from planner.units import GIB, MILLI
 
-SCHEMA_VERSION = 1
 _DIGITS = 6
-
-# --------------------------------------------------------------------------------------------
-# The schema
-
-NonNegative = Annotated[float, Field(ge=0)]
-Count = Annotated[int, Field(ge=0)]
-Size = Annotated[int, Field(ge=1)]
-
-
-class ParallelismDocument(DocumentModel):
-    """How one replica is spread over its GPUs."""
-
-    tp: Size = Field(description="Tensor parallel size.")
-    pp: Size = Field(description="Pipeline parallel size.")
-    ep: Size = Field(description="Expert parallel size.")
-    dp: Size = Field(description="Data parallel size within the replica.")
-
-
-class PlanPrecisionDocument(DocumentModel):
-    """Number formats of a group."""
-
-    weights: Dtype = Field(description="Format of the weights.")
-    kv_cache: Dtype = Field(description="Format of the KV cache.")
-
-
-class MemoryDocument(DocumentModel):
-    """Memory of the fullest GPU of a replica."""
-
-    weights: float = Field(description="Weights. [GiB]")
-    activations: float = Field(description="Activations at their peak. [GiB]")
-    reserved: float = Field(description="Held by the engine and the driver. [GiB]")
-    kv_cache: float = Field(description="Left for KV cache. [GiB]")
-    usable: float = Field(description="What the engine takes in all. [GiB]")
-
-
-class GroupDocument(DocumentModel):
-    """Equal replicas of one phase."""
-
-    name: str = Field(description="Unique name.")
-    service: str = Field(description="Service that it belongs to.")
-    phase: Phase = Field(description="What its replicas do.")
-    gpu: str = Field(description="GPU type.")
-    zone: str = Field(default="", description="Where it runs.")
-    parallelism: ParallelismDocument = Field(description="GPUs of one replica.")
-    replicas: Count = Field(description="Number of replicas.")
-    num_gpus: Count | None = Field(default=None, description="replicas x tp x pp x dp.")
-    precision: PlanPrecisionDocument = Field(description="Number formats.")
-    max_num_seqs: Size = Field(description="Limit of sequences in a step.")
-    max_num_batched_tokens: Size = Field(description="Limit of tokens in a step. [tok]")
-    max_model_len: Size = Field(description="Limit of a sequence. [tok]")
-    kv_capacity_tokens: Count = Field(description="KV cache of one replica. [tok]")
-    memory_gib: MemoryDocument = Field(description="Memory of the fullest GPU. [GiB]")
-    request_rate: NonNegative = Field(description="What the plan sends here. [req/s]")
-    capacity_request_rate: NonNegative | None = Field(
-        description="What it could carry within the SLOs. [req/s]"
-    )
-    utilization: float | None = Field(default=None, description="request_rate / capacity_request_rate. [1]")
-    mean_batch: NonNegative = Field(description="Sequences in a step, on average.")
-    busy: NonNegative = Field(description="Prefill: share of time; decode: mean batch over its limit. [1]")
-    binds: Binding = Field(description="What its capacity ends at.")
-    compute_utilization: NonNegative = Field(description="Of peak FLOP/s, least possible. [1]")
-    bandwidth_utilization: NonNegative = Field(description="Of peak HBM bandwidth, least possible. [1]")
-    network_utilization: NonNegative = Field(description="Of its NICs, by KV transfer. [1]")
-    cost_per_hour: float | None = Field(
-        default=None, description="Of its GPUs, without idle ones of whole nodes. [USD/h]"
-    )
-    calibration: str = Field(description="Where the efficiencies of its GPU come from.")
-
-
-class NodesDocument(DocumentModel):
-    """GPUs of one type: used, and paid for."""
-
-    gpu: str = Field(description="GPU type.")
-    zone: str = Field(default="", description="Where they are.")
-    gpus_used: Count = Field(description="GPUs with a replica.")
-    gpus_paid: Count = Field(description="GPUs paid for, in whole nodes where nodes are whole.")
-    nodes: Count = Field(description="Nodes paid for.")
-    price_per_gpu_hour: float | None = Field(default=None, description="Of one GPU. [USD/h]")
-
-
-class SummaryDocument(DocumentModel):
-    """Mean and percentiles of one latency; null: without bound."""
-
-    mean: NonNegative | None = Field(description="Mean. [ms]")
-    p50: NonNegative | None = Field(description="Median. [ms]")
-    p90: NonNegative | None = Field(description="90th percentile. [ms]")
-    p95: NonNegative | None = Field(description="95th percentile. [ms]")
-    p99: NonNegative | None = Field(description="99th percentile. [ms]")
-
-
-class PredictedDocument(DocumentModel):
-    """Expected latencies of the first service."""
-
-    ttft_ms: SummaryDocument = Field(description="Time to first token. [ms]")
-    tpot_ms: SummaryDocument = Field(description="Time per output token. [ms]")
-
-
-class IntervalDocument(DocumentModel):
-    """A latency, and the 80 % interval of what the model may be wrong by."""
-
-    expected: SummaryDocument = Field(description="Best estimate. [ms]")
-    planned: SummaryDocument = Field(description="At the model error that confidence plans for. [ms]")
-    low: SummaryDocument = Field(description="Lower end of the interval. [ms]")
-    high: SummaryDocument = Field(description="Upper end of the interval. [ms]")
-
-
-class PlanLimitsDocument(DocumentModel):
-    """Bounds on one latency."""
-
-    mean: float | None = Field(default=None, description="Bound on the mean. [ms]")
-    p50: float | None = Field(default=None, description="Bound on the median. [ms]")
-    p90: float | None = Field(default=None, description="Bound on the 90th percentile. [ms]")
-    p95: float | None = Field(default=None, description="Bound on the 95th percentile. [ms]")
-    p99: float | None = Field(default=None, description="Bound on the 99th percentile. [ms]")
-
-
-class PlanSloDocument(DocumentModel):
-    """The service level objectives that the plan was made for."""
-
-    ttft_ms: PlanLimitsDocument | None = Field(default=None, description="Time to first token. [ms]")
-    tpot_ms: PlanLimitsDocument | None = Field(default=None, description="Time per output token. [ms]")
-    e2e_ms: PlanLimitsDocument | None = Field(default=None, description="End-to-end latency. [ms]")
-
-
-class ServiceDocument(DocumentModel):
-    """What one service gets, beside what it asked for."""
-
-    service: str = Field(description="Name.")
-    request_rate: NonNegative = Field(description="Requests served. [req/s]")
-    slo: PlanSloDocument = Field(description="As given in the scenario.")
-    ttft_ms: IntervalDocument = Field(description="Time to first token. [ms]")
-    tpot_ms: IntervalDocument = Field(description="Time per output token. [ms]")
-    usd_per_million_input_tokens: float | None = Field(default=None, description="[USD]")
-    usd_per_million_output_tokens: float | None = Field(default=None, description="[USD]")
-    usd_per_million_tokens: float | None = Field(default=None, description="Input and output. [USD]")
-
-
-class AlternativeDocument(DocumentModel):
-    """The best plan under a restriction."""
-
-    name: str = Field(description="The restriction.")
-    cost_per_hour: float | None = Field(
-        default=None, description="null: infeasible or without price. [USD/h]"
-    )
-    value: float | None = Field(default=None, description="In the unit of the objective; null: infeasible.")
-    summary: str = Field(description="What it consists of.")
-    reason: str = Field(default="", description="Why it is infeasible.")
-
-
-class VerificationDocument(DocumentModel):
-    """Result of simulating the plan; beside `passed` whatever the simulation reports."""
-
-    model_config = ConfigDict(extra="allow")
-
-    passed: bool = Field(description="Whether every SLO held.")
-
-
-class EngineUseDocument(DocumentModel):
-    """The serving engine."""
-
-    name: str = Field(description="Its name.")
-    version: str = Field(description="The version whose overheads were used.")
-
-
-class ProvenanceDocument(DocumentModel):
-    """Where the plan comes from."""
-
-    planner_version: str = Field(description="Version that wrote the file.")
-    created: str | None = Field(default=None, description="When; left out of reproducible files.")
-    sources: list[str] = Field(description="Origin of every profile used.")
-
-
-class PlanDocument(DocumentModel):
-    """A fleet that meets a scenario."""
-
-    schema_version: Annotated[int, Field(ge=1, le=SCHEMA_VERSION)] = Field(description="Format of this file.")
-    status: PlanStatus = Field(description="How far the search went.")
-    objective: Objective = Field(description="What was made small (throughput: large).")
-    value: float = Field(description="Objective reached. [USD/h, GPUs, W or req/s]")
-    bound: float | None = Field(description="Proven bound, in the same unit; null: none.")
-    gap: NonNegative | None = Field(description="Relative difference of the two; null: unknown. [1]")
-    cost_per_hour: float | None = Field(description="Of everything paid for. [USD/h]")
-    cost_per_hour_at_half_confidence: float | None = Field(
-        default=None, description="Without margin for what the model may be wrong by. [USD/h]"
-    )
-    power_w: NonNegative = Field(description="Thermal design power of the GPUs used. [W]")
-    engine: EngineUseDocument = Field(description="Serving engine.")
-    routing: str = Field(description="How the front door picks a replica.")
-    groups: list[GroupDocument] = Field(description="Equal replicas, by phase.")
-    nodes: list[NodesDocument] = Field(description="GPUs used and paid for.")
-    predicted: PredictedDocument | None = Field(description="Expected latencies of the first service.")
-    services: list[ServiceDocument] = Field(description="Every service with its SLOs and predictions.")
-    alternatives: list[AlternativeDocument] = Field(description="Best plans under restrictions.")
-    verification: VerificationDocument | None = Field(description="null: not simulated.")
-    notes: list[str] = Field(description="What a reader has to know.")
-    provenance: ProvenanceDocument = Field(description="Where the plan comes from.")
-    scenario: dict[str, Any] = Field(description="The scenario that this answers, as read.")
-
-    @classmethod
-    def check(cls, tree: Tree) -> list[Problem]:
-        """GPU counts that were edited must still multiply every parallel dimension."""
-        groups = tree.get("groups")
-        problems = []
-        for i in range(len(groups) if isinstance(groups, list) else 0):
-            path = ("groups", i, "num_gpus")
-            sizes = [tree.get("groups", i, "parallelism", key) for key in ("tp", "pp", "dp")]
-            factors = [tree.get("groups", i, "replicas"), *sizes]
-            if tree.get(*path) is None or not all(type(f) is int for f in factors):
-                continue
-            expected = math.prod(factors)
-            if tree.get(*path) != expected:
-                problems.append(tree.problem(path, f"must be replicas x tp x pp x dp = {expected}"))
-        return problems
-
 
 # --------------------------------------------------------------------------------------------
 # Out
@@ -304,7 +100,7 @@ def _group_out(group: Group) -> dict[str, Any]:
         "phase": group.phase.value,
         "gpu": group.gpu,
         **_zone_out(group.zone),
-        "parallelism": {key: getattr(group.parallelism, key) for key in ("tp", "pp", "ep", "dp")},
+        "parallelism": asdict(group.parallelism),
         "replicas": group.replicas,
         "num_gpus": group.num_gpus,
         "precision": {
@@ -315,10 +111,7 @@ def _group_out(group: Group) -> dict[str, Any]:
         "max_num_batched_tokens": group.max_num_batched_tokens,
         "max_model_len": group.max_model_len,
         "kv_capacity_tokens": group.kv_capacity,
-        "memory_gib": {
-            key: _number(getattr(group.memory, key) / GIB)
-            for key in ("weights", "activations", "reserved", "kv_cache", "usable")
-        },
+        "memory_gib": {key: _number(size / GIB) for key, size in asdict(group.memory).items()},
         "request_rate": rate,
         "capacity_request_rate": capacity,
         # From the rounded numbers, so that reading and writing again changes nothing.

@@ -8,9 +8,9 @@ from typing import Any
 
 from planner.documents.engine import EngineDocument
 from planner.documents.gpu_profile import GpuProfileDocument
-from planner.documents.plan import PlanDocument
-from planner.documents.scenario import ScenarioDocument
-from planner.documents.source import DocumentModel
+from planner.documents.plan_schema import PlanDocument
+from planner.documents.scenario_schema import ScenarioDocument
+from planner.documents.schema_base import DocumentModel
 
 FOLDER = Path(__file__).parent / "schemas"
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from pydantic import Field
 
-from planner.documents.source import DocumentModel
+from planner.documents.schema_base import DocumentModel, Text
 
 T = TypeVar("T")
 
@@ -15,15 +15,6 @@ class Sourced(DocumentModel, Generic[T]):
     """A value and its origin."""
 
     value: T = Field(description="The figure itself, in the unit that the key names.")
-    source: Annotated[str, Field(min_length=1)] = Field(
-        description="Where it comes from: a key of the file's sources, or a sentence."
-    )
+    source: Text = Field(description="Where it comes from: a key of the file's sources, or a sentence.")
     unverified: bool = Field(default=False, description="True where the source could not be read again.")
     note: str = Field(default="", description="What a reader has to know to use the figure.")
-
-
-Fraction = Annotated[float, Field(gt=0, le=1)]
-Positive = Annotated[float, Field(gt=0)]
-NonNegative = Annotated[float, Field(ge=0)]
-PositiveInt = Annotated[int, Field(gt=0)]
-Text = Annotated[str, Field(min_length=1)]

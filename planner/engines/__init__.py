@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from planner.documents.engine import load_engine_file
-from planner.documents.source import unknown_name
+from planner.documents.names import unknown_name
 from planner.errors import SpecError
 from planner.specs import Engine
 

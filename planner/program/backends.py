@@ -55,6 +55,8 @@ class LpStatus(StrEnum):
     INFEASIBLE = "infeasible"
     UNKNOWN = "unknown"
     """Stopped early without values."""
+    FAILED = "failed"
+    """The solver ended in an error of its own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -299,14 +301,15 @@ def _solve_highs(
     backend = _Highs(options, variables, start)
     problem.solve(backend)
     model = problem.solverModel
-    status = _HIGHS_STATUS.get(model.getModelStatus(), LpStatus.UNKNOWN)
+    status = _HIGHS_STATUS.get(model.getModelStatus(), LpStatus.FAILED)
     if status is LpStatus.INFEASIBLE:
         return LpResult(status=status, values=None, bound=math.inf, interrupted=backend.interrupted)
     info = model.getInfo()
     bound = info.mip_dual_bound if math.isfinite(info.mip_dual_bound) else -math.inf
     feasible = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
-    if not feasible or status is LpStatus.UNKNOWN:
-        return LpResult(status=LpStatus.UNKNOWN, values=None, bound=bound, interrupted=backend.interrupted)
+    if not feasible or status is LpStatus.FAILED:
+        ended = LpStatus.UNKNOWN if status is LpStatus.FEASIBLE else LpStatus.FAILED
+        return LpResult(status=ended, values=None, bound=bound, interrupted=backend.interrupted)
     values = _values(lp, variables)
     return LpResult(status=status, values=values, bound=bound, interrupted=backend.interrupted)
 

@@ -11,7 +11,6 @@ Two questions are asked of the requirements that a user can give way on (:class:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from planner.errors import InfeasibleError
@@ -24,8 +23,10 @@ from planner.program.rows import Column, LinearProgram, Row
 from planner.program.search import Outcome, search
 from planner.specs import ColocatedUse, Objective
 
-STEP_LIMIT = 5.0
+STEP_LIMIT = 3.0
 """Time for each program of a diagnosis. [s]"""
+STEP_GAP = 0.02
+"""Relative gap of a shortfall: exact below 50 GPUs. [1]"""
 MANY = 10**6
 """More replicas or GPUs than any plan has."""
 
@@ -51,22 +52,22 @@ class Diagnosis:
     Attributes
     ----------
     binding : str
-        The requirements that contradict one another.
+        The requirements that contradict one another, or what is missing.
     shortfall : str
         By how much the first of them that has a number falls short; empty if none has.
     families : tuple of Family
-        The minimal contradicting set; empty if no family is to blame.
+        A minimal contradicting set; empty if no family is to blame.
     max_rate : float
-        Largest rate, up to the demand, that can be served with all else as asked. [req/s]
+        Largest rate, up to the demand, found to be servable with all else as asked. [req/s]
     suggestions : tuple of str
-        Single changes each of which makes a plan possible.
+        Changes each of which alone makes a plan possible.
     """
 
     binding: str
-    shortfall: str
-    families: tuple[Family, ...]
-    max_rate: float
-    suggestions: tuple[str, ...]
+    shortfall: str = ""
+    families: tuple[Family, ...] = ()
+    max_rate: float = 0.0
+    suggestions: tuple[str, ...] = ()
 
     def error(self) -> InfeasibleError:
         """The exception that says all this."""
@@ -78,22 +79,25 @@ def diagnose(problem: Problem, *, solver: str = "highs") -> Diagnosis:
     question = _feasibility(problem)
     missing = _missing_pools(question)
     if missing:
-        return _without_numbers(f"no replica that fits and meets the objectives can do {missing}")
-    hopeless = question
-    for family in Family:
-        hopeless = relax(hopeless, family)
-    if not _is_feasible(hopeless, solver):
-        return _without_numbers("no number of the replicas at hand carries the load")
-    families = _contradicting(question, solver)
-    shortfalls = {family: text for family in _ELASTIC if (text := _shortfall(question, family, solver))}
+        return Diagnosis(binding=f"no replica that fits and meets the objectives can do {missing}")
+    if not _is_feasible(relax_all(question, tuple(Family)), solver):
+        return Diagnosis(binding="no number of the replicas at hand carries the load")
+    conflicts = _conflicts(question, solver)
+    if not conflicts:
+        return Diagnosis(binding="the requirements together")
+    rest = tuple(family for conflict in conflicts[1:] for family in conflict)
+    shortfalls = _shortfalls(relax_all(question, rest), solver)
     rate = _largest_rate(question, solver) if problem.demand is not None else 0.0
-    first = [shortfalls[f] for f in families if f in shortfalls]
+    amounts = [shortfalls[family] for family in conflicts[0] if family in shortfalls]
+    suggestions = () if rest else _changes(question, conflicts[0], shortfalls, solver)
+    if problem.demand is not None and 0 < rate < problem.demand:
+        suggestions += (f"serve at most {_floored(rate)} req/s",)
     return Diagnosis(
-        binding=" with ".join(families),
-        shortfall=first[0] if first else _rate_text(rate, problem.demand),
-        families=families,
+        binding="; and apart from that ".join(_joined(conflict) for conflict in conflicts),
+        shortfall=amounts[0] if amounts else _rate_text(rate, problem.demand),
+        families=conflicts[0],
         max_rate=rate,
-        suggestions=tuple(_suggestions(question, families, shortfalls, rate, solver)),
+        suggestions=suggestions,
     )
 
 
@@ -123,6 +127,13 @@ def relax(problem: Problem, family: Family) -> Problem:
             return with_limits(problem, [MANY if c.max_replicas else 0 for c in problem.candidates])
 
 
+def relax_all(problem: Problem, families: tuple[Family, ...]) -> Problem:
+    """`problem` without any of `families`."""
+    for family in families:
+        problem = relax(problem, family)
+    return problem
+
+
 def _feasibility(problem: Problem) -> Problem:
     """The question whether there is any plan: fewest GPUs, no price needed, and the first plan will do.
 
@@ -146,10 +157,6 @@ def _missing_pools(problem: Problem) -> str:
     return ", nor ".join(" and ".join(phases) for phases in missing)
 
 
-def _without_numbers(binding: str) -> Diagnosis:
-    return Diagnosis(binding=binding, shortfall="", families=(), max_rate=0.0, suggestions=())
-
-
 def _searched(problem: Problem, solver: str) -> Outcome:
     outcome = search(problem, solver=solver, time_limit=STEP_LIMIT)
     if outcome.interrupted:
@@ -163,6 +170,19 @@ def _is_feasible(problem: Problem, solver: str) -> bool:
         return True
     outcome = _searched(problem, solver)
     return outcome.fleet is not None or outcome.stopped
+
+
+def _conflicts(problem: Problem, solver: str) -> list[tuple[Family, ...]]:
+    """Minimal contradicting sets that share no family; relaxing one family of each is needed."""
+    conflicts = []
+    while True:
+        conflict = _contradicting(problem, solver)
+        if not conflict:  # only if a search ran out of time
+            return conflicts
+        conflicts.append(conflict)
+        problem = relax_all(problem, conflict)
+        if _is_feasible(problem, solver):
+            return conflicts
 
 
 def _contradicting(problem: Problem, solver: str) -> tuple[Family, ...]:
@@ -179,25 +199,31 @@ def _contradicting(problem: Problem, solver: str) -> tuple[Family, ...]:
     return tuple(reversed(kept))
 
 
+def _shortfalls(problem: Problem, solver: str) -> dict[Family, str]:
+    """How far each family with a number must give way, where that alone helps."""
+    texts = {family: _shortfall(problem, family, solver) for family in _ELASTIC}
+    return {family: text for family, text in texts.items() if text}
+
+
 def _shortfall(problem: Problem, family: Family, solver: str) -> str:
     """Least amount by which a family must give way, in words; empty if that alone does not help."""
     limits = [c.max_replicas for c in tighten(relax(problem, family)).candidates]
     lp, slacks = with_slack(encode(with_limits(problem, limits)).lp, family)
     if not slacks:
         return ""
-    result = solve_lp(lp, solver=solver, time_limit=STEP_LIMIT)
+    result = solve_lp(lp, solver=solver, time_limit=STEP_LIMIT, gap=STEP_GAP)
     if result.interrupted:
         raise KeyboardInterrupt
     if result.values is None:
         return ""
     missing = {name: result.values[column] for name, column in slacks.items() if result.values[column] > 1e-6}
-    about = "" if result.status is LpStatus.OPTIMAL else "at most "
+    about = "" if result.status is LpStatus.OPTIMAL else " or fewer"
     total = sum(missing.values())
     if family is Family.BUDGET:
-        return f"{about}{math.ceil(total * 100 - 1e-6) / 100:.2f} USD/h of budget"
-    what = "GPUs" if family is Family.STOCK else "GPUs of pool caps"
+        return f"{math.ceil(total * 100 - 1e-6) / 100:.2f} USD/h of budget{about}"
+    what = f"GPU{'s' if round(total) > 1 else ''}" + (" of pool caps" if family is Family.POOL_CAPS else "")
     each = ", ".join(f"{round(amount)} {subject}" for subject, amount in missing.items())
-    return f"{about}{round(total)} {what} ({each})"
+    return f"{round(total)} {what} ({each}){about}"
 
 
 def with_slack(lp: LinearProgram, family: Family) -> tuple[LinearProgram, dict[str, int]]:
@@ -233,7 +259,7 @@ def _rate_text(rate: float, demand: float | None) -> str:
     """The demand's own shortfall."""
     if demand is None or rate <= 0:
         return ""
-    return f"{demand - rate:.3g} req/s: the largest rate that can be served is {_floored(rate)} of {demand:g} req/s"
+    return f"{demand - rate:.3g} req/s (at most {_floored(rate)} of {demand:g} can be served)"
 
 
 def _floored(rate: float) -> str:
@@ -244,19 +270,20 @@ def _floored(rate: float) -> str:
     return f"{math.floor(rate / unit + 1e-9) * unit:.6g}"
 
 
-def _suggestions(
-    problem: Problem,
-    families: tuple[Family, ...],
-    shortfalls: dict[Family, str],
-    rate: float,
-    solver: str,
-) -> Iterator[str]:
+def _changes(
+    problem: Problem, families: tuple[Family, ...], shortfalls: dict[Family, str], solver: str
+) -> tuple[str, ...]:
     """Single changes that make a plan possible."""
-    for text in shortfalls.values():
-        yield f"add {text}"
-    assert problem.demand is not None
-    if 0 < rate < problem.demand:
-        yield f"serve at most {_floored(rate)} req/s"
+    changes = [f"add {text}" for text in shortfalls.values()]
     for family in families:
         if family not in _ELASTIC and _is_feasible(relax(problem, family), solver):
-            yield f"give way on: {family}"
+            changes.append(f"give way on {family}")
+    return tuple(changes)
+
+
+def _joined(families: tuple[Family, ...]) -> str:
+    """Families in words: "a", "a with b", "a with b and c"."""
+    first, *others = families
+    if not others:
+        return str(first)
+    return f"{first} with " + ", ".join(others[:-1]) + (" and " if others[:-1] else "") + others[-1]

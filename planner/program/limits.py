@@ -150,8 +150,8 @@ def _pool_bound(problem: Problem, phase: Phase) -> float:
 def worthwhile(problem: Problem, worth: float) -> Callable[[int, Piece], bool]:
     """Tells whether a plan with a loss up to `worth` can have a group in a range of replicas.
 
-    The group costs its own GPUs; the rest of its pool's demand and the other pool cost at least their share of
-    the pool bounds. Both are affine over a range, so that its ends decide.
+    The group costs its own GPUs; the rest of its pool's demand and the other pool cost at least their
+    share of the pool bounds. Both are affine over a range, so that its ends decide.
     """
     if math.isinf(worth) or problem.demand is None or len(problem.modes) > 1:
         return lambda index, piece: True

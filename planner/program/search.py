@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from planner.errors import SolverError
 from planner.plan import PlanStatus
-from planner.program.backends import LpStatus, solve_lp
+from planner.program.backends import LpResult, LpStatus, solve_lp
 from planner.program.check import verify
 from planner.program.dominance import without_dominated
 from planner.program.encoding import Encoding, encode, objective_terms
@@ -19,8 +19,8 @@ from planner.program.problem import Problem, Solution
 from planner.program.rows import LinearProgram, Row, merged
 from planner.specs import Objective
 
-PROGRESS = 1e-7
-"""Relative improvement that is worth another search even at gap 0. [1]"""
+SLACK = 1e-6
+"""Relative distance between losses that a solver cannot tell apart. [1]"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,18 +82,32 @@ def search(problem: Problem, *, solver: str = "highs", time_limit: float | None 
     one with the better bound goes first, and the other only looks for plans that beat it by more
     than the gap.
     """
-    deadline = math.inf if time_limit is None else time.monotonic() + time_limit
+    deadline = None if time_limit is None else time.monotonic() + time_limit
     best = Outcome(fleet=None, bound=math.inf)
-    for part in _parts(problem):
-        left = None if time_limit is None else max(deadline - time.monotonic(), 0.0)
+    parts = _parts(problem)
+    for number, part in enumerate(parts, start=1):
+        left = _time_left(deadline, last=number == len(parts))
         found = _skipped(part, best) or _search_mode(part, best.fleet, solver=solver, time_limit=left)
         best = Outcome(
-            fleet=found.fleet or best.fleet,
+            fleet=_better(problem, best.fleet, found.fleet),
             bound=min(best.bound, found.bound),
             interrupted=found.interrupted,
             stopped=best.stopped or found.stopped,
         )
     return best
+
+
+def _time_left(deadline: float | None, *, last: bool) -> float | None:
+    """Time for one program; those still to come get a share, or their bound would stay the trivial one. [s]"""
+    if deadline is None:
+        return None
+    return max(deadline - time.monotonic(), 0.0) * (1.0 if last else 0.75)
+
+
+def _better(problem: Problem, a: Fleet | None, b: Fleet | None) -> Fleet | None:
+    """The better of two plans, where there are two."""
+    fleets = [fleet for fleet in (a, b) if fleet is not None]
+    return min(fleets, key=lambda fleet: fleet.rank(problem.objective), default=None)
 
 
 def _parts(problem: Problem) -> list[Problem]:
@@ -140,9 +154,9 @@ def _skipped(problem: Problem, best: Outcome) -> Outcome | None:
 
 
 def _cutoff(problem: Problem, incumbent: Fleet) -> float:
-    """Largest loss that is worth finding once there is a plan."""
+    """Largest loss that is worth finding once there is a plan: better than it by more than the gap."""
     reached = loss(problem.objective, incumbent.value)
-    return reached - max(problem.gap, PROGRESS) * abs(reached)
+    return reached + (SLACK if problem.gap <= SLACK else -problem.gap) * abs(reached)
 
 
 def _search_mode(
@@ -154,15 +168,9 @@ def _search_mode(
     if start is not None and loss(problem.objective, start.value) > cutoff:
         start = None
     elif start is not None:
-        cutoff = loss(problem.objective, start.value) * (1 + PROGRESS)
+        cutoff = loss(problem.objective, start.value) * (1 + SLACK)
     encoding = encode(problem, worth=cutoff)
-    result = solve_lp(
-        _with_cutoff(encoding, cutoff),
-        solver=solver,
-        time_limit=time_limit,
-        gap=problem.gap,
-        start=None if start is None else encoding.values(start.replicas),
-    )
+    result = _minimised(encoding, cutoff, start, solver=solver, time_limit=time_limit)
     fleet = start if result.values is None else build_fleet(problem, encoding.replicas(result.values))
     if fleet is not None and fleet.carried <= 0:  # the best rate is none at all
         fleet = None
@@ -170,7 +178,23 @@ def _search_mode(
     if result.status is LpStatus.INFEASIBLE:
         bound = cutoff
     stopped = result.status in (LpStatus.FEASIBLE, LpStatus.UNKNOWN)
-    return Outcome(fleet=fleet, bound=bound, interrupted=result.interrupted, stopped=stopped)
+    return Outcome(fleet=fleet, bound=min(bound, cutoff), interrupted=result.interrupted, stopped=stopped)
+
+
+def _minimised(
+    encoding: Encoding, cutoff: float, start: Fleet | None, *, solver: str, time_limit: float | None
+) -> LpResult:
+    """The solver's answer, with the cutoff as a row unless that row is its undoing.
+
+    HiGHS may settle in presolve on a plan that misses the cutoff by rounding, and then call its own answer an
+    error.
+    """
+    values = None if start is None else encoding.values(start.replicas)
+    for lp in (_with_cutoff(encoding, cutoff), encoding.lp):
+        result = solve_lp(lp, solver=solver, time_limit=time_limit, gap=encoding.problem.gap, start=values)
+        if result.status is not LpStatus.FAILED:
+            return result
+    raise SolverError(f"{solver} failed on the program")
 
 
 def _with_cutoff(encoding: Encoding, cutoff: float) -> LinearProgram:
@@ -189,7 +213,7 @@ def _solution(problem: Problem, fleet: Fleet, outcome: Outcome) -> Solution:
     bound = min(outcome.bound, reached)
     gap = (reached - bound) / abs(reached) if reached else 0.0
     rate = fleet.carried if problem.demand is None else problem.demand
-    proven = gap <= problem.gap + 2 * PROGRESS  # both programs stop within it
+    proven = gap <= problem.gap + 2 * SLACK  # both programs stop within it
     return Solution(
         replicas=fleet.replicas,
         flows=distribute(problem, fleet, rate),

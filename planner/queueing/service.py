@@ -102,6 +102,25 @@ class ServiceShape:
             residual=self.residual[..., None, :],
         )
 
+    def at(self, position: ArrayLike) -> ServiceShape:
+        """Distributions at `position` of the first axis; a fraction interpolates the tables."""
+        where = np.asarray(position, dtype=float)
+        below = np.minimum(where.astype(np.intp), max(len(self.mean) - 2, 0))
+        above = np.minimum(below + 1, len(self.mean) - 1)
+
+        def read(table: Floats) -> Floats:
+            share = (where - below).reshape(where.shape + (1,) * (table.ndim - 1))
+            result: Floats = table[below] + share * (table[above] - table[below])
+            return result
+
+        return ServiceShape(
+            mean=read(self.mean),
+            scv=read(self.scv),
+            decay=read(self.decay),
+            amplitude=read(self.amplitude),
+            residual=read(self.residual),
+        )
+
     def wait(self, rate: ArrayLike, servers: ArrayLike = 1, arrival_scv: ArrayLike = 1.0) -> WaitDistribution:
         r"""Wait in one first-come-first-served queue before `servers` equal servers.
 

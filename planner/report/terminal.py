@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -24,6 +24,7 @@ from planner.specs import Metric, Objective, Phase, SloTarget
 from planner.units import GIB, GIGA, HOURS_PER_MONTH, KILO, MILLI, PERCENT
 
 NARROWEST = 60
+_UNBOUNDED = 10_000  # columns: wider than any table
 _PHASE_STYLE = {Phase.PREFILL: "dark_orange", Phase.DECODE: "blue", Phase.COLOCATED: "magenta"}
 _STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 _BINDS = {
@@ -38,7 +39,18 @@ _BINDS = {
 
 
 def _console(width: int) -> Console:
-    return Console(width=max(width, NARROWEST), highlight=False)
+    # no markup: names and reasons may hold square brackets
+    return Console(width=max(width, NARROWEST), highlight=False, markup=False, emoji=False)
+
+
+def _print_fitting(console: Console, build: Callable[[frozenset[str]], Table], optional: Sequence[str]) -> None:
+    """Print the table that `build` makes, leaving out `optional` columns, first ones first, until it fits."""
+    for count in range(len(optional) + 1):
+        table = build(frozenset(optional[:count]))
+        needed = console.measure(table, options=console.options.update(width=_UNBOUNDED)).maximum
+        if needed <= console.width or count == len(optional):
+            console.print(table)
+            return
 
 
 def _table(*columns: str, right: Sequence[str] = ()) -> Table:
@@ -53,10 +65,10 @@ def print_plan(plan: Plan, width: int) -> None:
     console = _console(width)
     for prediction in plan.predictions:
         _print_head(console, plan, prediction)
-    console.print(_groups_table(plan.groups))
+    _print_fitting(console, lambda without: _groups_table(plan.groups, without), ("busy", "batch", "req/s"))
     for prediction in plan.predictions:
         console.print()
-        console.print(_latency_table(prediction))
+        _print_latencies(console, prediction)
         _print_slos(console, prediction)
     console.print()
     _print_cost(console, plan)
@@ -82,31 +94,41 @@ def _pools(plan: Plan) -> str:
     return "colocated" if plan.pool(Phase.COLOCATED) else "disaggregated"
 
 
-def _groups_table(groups: Sequence[Group]) -> Table:
-    numbers = ("replicas", "GPUs", "req/s", "load", "busy", "batch", "$/h")
-    table = _table("pool", "GPU", "layout", *numbers, "binds", right=numbers)
+def _groups_table(groups: Sequence[Group], without: frozenset[str]) -> Table:
+    numbers = [n for n in ("GPUs", "req/s", "load", "busy", "batch", "$/h") if n not in without]
+    table = _table("pool", "GPU", "replicas", *numbers, "binds", right=numbers)
     for g in groups:
+        cells = {
+            "GPUs": str(g.num_gpus),
+            "req/s": f"{g.request_rate:.3g}",
+            "load": f"{g.utilization:.0%}",
+            "busy": f"{g.busy:.0%}",
+            "batch": f"{g.mean_batch:.3g}",
+            "$/h": _money(g.cost),
+        }
         table.add_row(
             Text(g.phase, style=_PHASE_STYLE[g.phase]),
             g.gpu,
-            str(g.parallelism),
-            str(g.replicas),
-            str(g.num_gpus),
-            f"{g.request_rate:.3g}",
-            f"{g.utilization:.0%}",
-            f"{g.busy:.0%}",
-            f"{g.mean_batch:.3g}",
-            _money(g.cost),
+            f"{g.replicas} x {g.parallelism}",
+            *(cells[n] for n in numbers),
             _BINDS[g.binds],
         )
     return table
 
 
-def _latency_table(prediction: ServicePrediction) -> Table:
-    table = _table("predicted [ms]", *_STATISTICS, right=_STATISTICS)
+def _print_latencies(console: Console, prediction: ServicePrediction) -> None:
+    asked = {str(t.statistic) for t in prediction.slo}
+    optional = [name for name in ("p95", "p50", "mean", "p90", "p99") if name not in asked]
+    _print_fitting(console, lambda without: _latency_table(prediction, without), optional)
+
+
+def _latency_table(prediction: ServicePrediction, without: frozenset[str]) -> Table:
+    names = [name for name in _STATISTICS if name not in without]
+    table = _table("predicted [ms]", *names, right=names)
     for latency in (prediction.ttft, prediction.tpot):
-        table.add_row(latency.metric.upper(), *(_milliseconds(v) for v in _values(latency.expected)))
-        pairs = zip(_values(latency.low), _values(latency.high), strict=True)
+        expected, low, high = (_values(x, names) for x in (latency.expected, latency.low, latency.high))
+        table.add_row(latency.metric.upper(), *(_milliseconds(v) for v in expected))
+        pairs = zip(low, high, strict=True)
         table.add_row(
             Text("  80 % interval", style="dim"),
             *(Text(f"{_milliseconds(a)}-{_milliseconds(b)}", style="dim") for a, b in pairs),
@@ -114,8 +136,8 @@ def _latency_table(prediction: ServicePrediction) -> Table:
     return table
 
 
-def _values(summary: LatencySummary) -> list[float]:
-    return [getattr(summary, name) for name in _STATISTICS]
+def _values(summary: LatencySummary, names: Sequence[str]) -> list[float]:
+    return [getattr(summary, name) for name in names]
 
 
 def _print_slos(console: Console, prediction: ServicePrediction) -> None:
@@ -156,12 +178,12 @@ def _print_cost(console: Console, plan: Plan) -> None:
         console.print()
         for p in plan.predictions:
             parts = (
-                (p.cost_per_million_input_tokens, "input"),
-                (p.cost_per_million_output_tokens, "output"),
-                (p.cost_per_million_tokens, "input and output"),
+                (p.cost_per_million_input_tokens, "all on input"),
+                (p.cost_per_million_output_tokens, "all on output"),
+                (p.cost_per_million_tokens, "on both"),
             )
-            priced = [f"${value:.3g} per million {name}" for value, name in parts if value is not None]
-            console.print("all of it spread over tokens: " + ", or ".join(priced) + " tokens")
+            priced = [f"${value:.3g} {name}" for value, name in parts if value is not None]
+            console.print("per million tokens: " + ", or ".join(priced))
     console.print(f"power {plan.power / KILO:.3g} kW (TDP of what is paid for)")
 
 

@@ -1,0 +1,127 @@
+"""A parsed file before validation: values that keep their line, and problems that point at them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from planner.errors import Problem
+
+MAX_SHOWN = 60
+"""Characters of a value in a message."""
+
+KeyPath = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One value of a file: its plain Python `value`, its line, its text where it is a scalar."""
+
+    value: Any
+    line: int
+    text: str = ""
+    children: Mapping[str | int, Node] = field(default_factory=dict)
+    key_lines: Mapping[str, int] = field(default_factory=dict)
+    size: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A parsed file, not yet validated.
+
+    Attributes
+    ----------
+    source : str
+        Name of the file in messages.
+    folder : Path or None
+        Where relative paths within the file start; None for text from elsewhere.
+    """
+
+    source: str
+    root: Node
+    folder: Path | None = None
+
+    @property
+    def raw(self) -> dict[str, Any]:
+        """The file as plain dicts, lists and scalars."""
+        value: dict[str, Any] = self.root.value
+        return value
+
+    def get(self, *path: str | int) -> Any:
+        """Value at a key path; None where the file has no such key."""
+        node = self._node(path)
+        return None if node is None else node.value
+
+    def entries(self, *path: str | int) -> list[Any]:
+        """The list at a key path; empty where there is none."""
+        value = self.get(*path)
+        return value if isinstance(value, list) else []
+
+    def has(self, *path: str | int) -> bool:
+        """Whether the file has this key path."""
+        return self._node(path) is not None
+
+    def line(self, path: KeyPath) -> int:
+        """Line of a key path, or of the closest enclosing key where it is absent; counts from 1."""
+        node, line = self.root, self.root.line
+        for part in path:
+            child = _child(node, part)
+            if child is None:
+                break
+            line = node.key_lines.get(str(part), child.line)
+            node = child
+        return line
+
+    def problem(self, path: KeyPath, rule: str, suggestion: str = "", *, show_value: bool = True) -> Problem:
+        """A broken rule at a key path, with its line and its value."""
+        node = self._node(path)
+        return Problem(
+            key=dotted(path),
+            rule=rule,
+            value=shown(node) if show_value and node is not None else "",
+            line=self.line(path),
+            suggestion=suggestion,
+        )
+
+    def _node(self, path: KeyPath) -> Node | None:
+        node: Node | None = self.root
+        for part in path:
+            if node is None:
+                return None
+            node = _child(node, part)
+        return node
+
+
+def _child(node: Node, part: str | int) -> Node | None:
+    # Keys of mappings are text, also where a schema reads them as numbers.
+    return node.children.get(str(part) if isinstance(node.value, dict) else part)
+
+
+def dotted(path: KeyPath) -> str:
+    """A key path as people write it: ``fleet[0].gpu``."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            written = part if part.isprintable() and part else repr(part)
+            text += f".{written}" if text else written
+    return text if len(text) <= 2 * MAX_SHOWN else f"{text[: 2 * MAX_SHOWN - 3]}..."
+
+
+def shorten(text: str) -> str:
+    """The start of a text, as much as fits into a message."""
+    return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."
+
+
+def shown(node: Node) -> str:
+    """A value as a message quotes it."""
+    if isinstance(node.value, dict):
+        return "a mapping of keys" if node.value else "an empty mapping"
+    if isinstance(node.value, list):
+        return "a list" if node.value else "an empty list"
+    if isinstance(node.value, str):
+        return shorten(repr(node.value[: 2 * MAX_SHOWN]))
+    return shorten(node.text) or "nothing"

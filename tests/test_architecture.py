@@ -1,0 +1,268 @@
+"""The architecture as rules: layers, who may import what, and where powers of ten stand.
+
+Imports are read with ast, so an import within a function counts like one at the top.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("units", "errors", "arrays"),
+    ("specs",),
+    (
+        "plan", "lengths", "traffic", "queueing", "roofline", "collectives", "transformer",
+        "documents.source",
+    ),
+    ("memory", "latency", "program", "documents.sourced"),
+    (
+        "capacity",
+        "documents.engine", "documents.gpu_profile", "documents.model_config", "documents.catalogue",
+    ),
+    ("engines", "catalog", "prediction"),
+    ("candidates", "physics", "configuration", "documents.scenario", "documents.plan"),
+    ("infeasibility", "documents.schemas"),
+    ("workflow",),
+    ("report",),
+    ("cli",),
+    ("__main__",),
+)  # fmt: skip
+"""Rows from the bottom up; a name stands for a module and all below it. Imports point to lower rows."""
+
+LATE_IMPORTS = {
+    ("planner.cli", "difflib"): "only a mistyped command pays for it",
+    ("planner.cli.look_up", "planner.report.terminal"): "rich, only where tables are printed",
+    ("planner.cli.output", "shutil"): "only a terminal is asked for its size",
+    ("planner.cli.output", "rich.console"): "rich, only where there is a terminal to show progress on",
+    ("planner.cli.predict", "planner.report.terminal"): "rich, only where tables are printed",
+    ("planner.cli.solve", "planner.report.terminal"): "rich, only where tables are printed",
+}
+"""Imports within functions, with the reason."""
+
+ONLY_IN = {
+    "pulp": ("planner.program.backends",),
+    "highspy": ("planner.program.backends",),
+    "click": ("planner.cli",),
+    "rich": ("planner.cli.output", "planner.report"),
+    "yaml": ("planner.documents.source", "planner.catalog"),
+    "pydantic": ("planner.documents",),
+}
+"""Libraries that belong to one place."""
+
+NOWHERE = ("scipy", "numba", "torch", "pandas", "matplotlib", "plotly")
+"""Heavy libraries that `solve` does without."""
+
+UNIT_LITERALS = {
+    "planner/queueing/waiting.py": {"1e6"},  # a decay rate without unit that stands for infinity
+    "planner/documents/scenario.py": {"1e9", "1e15", "1024"},  # the largest numbers that are accepted
+    "planner/lengths.py": {"1000"},  # probabilities in steps of a thousandth
+    "planner/program/infeasible.py": {"10**6"},  # an upper bound of slacks
+}
+"""Powers of ten and two outside units.py that are no unit."""
+
+
+@dataclass(frozen=True)
+class Import:
+    module: str  # who imports
+    name: str  # what
+    late: bool  # within a function
+    line: int
+
+
+@cache
+def sources() -> dict[str, Path]:
+    """Path of each module of the package by its dotted name."""
+    found = {}
+    for path in sorted((ROOT / "planner").rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+@cache
+def imports() -> tuple[Import, ...]:
+    return tuple(found for module in sources() for found in _imports_of(module))
+
+
+def _imports_of(module: str) -> Iterator[Import]:
+    def walk(node: ast.AST, late: bool) -> Iterator[Import]:
+        for child in ast.iter_child_nodes(node):
+            inside = late or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            if isinstance(child, ast.Import):
+                for alias in child.names:
+                    yield Import(module, alias.name, late, child.lineno)
+            elif isinstance(child, ast.ImportFrom):
+                assert child.level == 0, f"{module}:{child.lineno}: relative import"
+                for alias in child.names:
+                    full = f"{child.module}.{alias.name}"
+                    yield Import(module, full if full in sources() else str(child.module), late, child.lineno)
+            yield from walk(child, inside)
+
+    yield from walk(ast.parse(sources()[module].read_text(encoding="utf-8")), late=False)
+
+
+def _under(name: str, root: str) -> bool:
+    return name == root or name.startswith(f"{root}.")
+
+
+def layer_entry(module: str) -> tuple[int, str] | None:
+    """Row of a module and the name that it goes by there; the longest name that fits."""
+    names = [(len(name), row, name) for row, layer in enumerate(LAYERS) for name in layer]
+    fitting = [(length, row, name) for length, row, name in names if _under(module, f"planner.{name}")]
+    if not fitting:
+        return None
+    _, row, name = max(fitting)
+    return row, name
+
+
+PACKAGES_WITHOUT_CODE = {"planner", "planner.documents"}  # a version and lazy names; a docstring
+
+
+def test_every_module_belongs_to_a_layer() -> None:
+    missing = [m for m in sources() if layer_entry(m) is None and m not in PACKAGES_WITHOUT_CODE]
+    assert missing == []
+
+
+def test_every_layer_name_is_in_use() -> None:
+    used = {entry[1] for m in sources() if (entry := layer_entry(m))}
+    assert {name for layer in LAYERS for name in layer} == used
+
+
+def test_imports_point_down() -> None:
+    wrong = []
+    for found in imports():
+        if not found.name.startswith("planner.") or found.module in PACKAGES_WITHOUT_CODE:
+            continue
+        mine, theirs = layer_entry(found.module), layer_entry(found.name)
+        assert mine is not None
+        assert theirs is not None, f"{found.module}:{found.line} imports {found.name}, which has no layer"
+        if mine[1] != theirs[1] and theirs[0] >= mine[0]:
+            wrong.append(f"{found.module}:{found.line} imports {found.name}")
+    assert wrong == []
+
+
+def test_modules_of_a_folder_import_one_another_in_one_direction() -> None:
+    edges: dict[str, set[str]] = {}
+    for found in imports():
+        if _under(found.name, "planner") and found.name != "planner" and found.name != found.module:
+            edges.setdefault(found.module, set()).add(found.name)
+    done: set[str] = set()
+
+    def visit(module: str, path: tuple[str, ...]) -> None:
+        assert module not in path, " -> ".join((*path, module))
+        if module not in done:
+            for other in sorted(edges.get(module, ())):
+                visit(other, (*path, module))
+            done.add(module)
+
+    for module in sorted(edges):
+        visit(module, ())
+
+
+def test_late_imports_are_those_with_a_reason() -> None:
+    assert {(f.module, f.name) for f in imports() if f.late} == set(LATE_IMPORTS)
+
+
+@pytest.mark.parametrize("library", ONLY_IN)
+def test_library_is_imported_in_its_place_only(library: str) -> None:
+    allowed = ONLY_IN[library]
+    users = {f.module for f in imports() if _under(f.name, library)}
+    assert users, f"{library} is not in use"
+    assert [m for m in sorted(users) if not any(_under(m, place) for place in allowed)] == []
+
+
+@pytest.mark.parametrize("library", NOWHERE)
+def test_heavy_library_is_imported_nowhere(library: str) -> None:
+    assert [f.module for f in imports() if _under(f.name, library)] == []
+
+
+def test_program_knows_nothing_of_latency() -> None:
+    allowed = {"planner.program", "planner.errors", "planner.plan", "planner.specs", "planner.units"}
+    names = {f.name for f in imports() if _under(f.module, "planner.program") and _under(f.name, "planner")}
+    assert {n for n in names if not any(_under(n, a) for a in allowed)} == set()
+
+
+# --------------------------------------------------------------------------------------------
+# What is loaded
+
+
+def loaded_by(code: str) -> set[str]:
+    """Top-level names of the modules in a fresh interpreter after `code`."""
+    script = f"{code}\nimport sys\nprint('\\n'.join(sorted({{m.split('.')[0] for m in sys.modules}})))"
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    return set(result.stdout.split())
+
+
+LIGHT = {"numpy", "torch", "numba", "pandas", "scipy", "matplotlib", "pydantic", "yaml", "pulp", "rich"}
+
+
+def test_import_planner_is_light() -> None:
+    assert loaded_by("import planner") & LIGHT == set()
+
+
+def test_help_is_light() -> None:
+    code = (
+        "import contextlib, io\nfrom planner.cli import main\nimport sys\nsys.argv = ['planner', '--help']\n"
+        "with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):\n    main()"
+    )
+    assert loaded_by(code) & LIGHT == set()
+
+
+def test_solve_loads_no_heavy_library() -> None:
+    code = "import planner\nplanner.solve, planner.load_plan\nimport planner.report.terminal, planner.cli.solve"
+    loaded = loaded_by(code)
+    assert "pulp" in loaded
+    assert loaded & set(NOWHERE) == set()
+
+
+# --------------------------------------------------------------------------------------------
+# Units
+
+
+def unit_literals(text: str) -> Iterator[str]:
+    """Powers of a thousand and of 1,024, as written; whole numbers only where they are that power."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+            value = node.value
+            if value in (1e3, 1e6, 1e9, 1e12, 1e15, 2**10, 2**20, 2**30, 2**40):
+                yield str(ast.get_source_segment(text, node))
+        elif (
+            isinstance(node, ast.BinOp)
+            and isinstance(node.op, ast.Pow)
+            and isinstance(node.left, ast.Constant)
+            and isinstance(node.right, ast.Constant)
+        ):
+            base, exponent = node.left.value, node.right.value
+            if (base, exponent) in {(2, 10), (2, 20), (2, 30), (2, 40)} or base in (10, 1000, 1024):
+                yield str(ast.get_source_segment(text, node))
+
+
+@pytest.mark.parametrize("text", ["x * 1e9", "x / 1_000_000", "2**30", "10**9", "1024**3", "x * 1000.0"])
+def test_unit_literals_are_seen(text: str) -> None:
+    assert list(unit_literals(text))
+
+
+@pytest.mark.parametrize("text", ["2**k", "1e-6", "4096", "x**2", "1e300", "True"])
+def test_other_numbers_are_no_unit_literals(text: str) -> None:
+    assert not list(unit_literals(text))
+
+
+def test_powers_of_ten_and_two_stand_in_units_only() -> None:
+    found: dict[str, set[str]] = {}
+    for path in sources().values():
+        name = path.relative_to(ROOT).as_posix()
+        if name != "planner/units.py" and (literals := set(unit_literals(path.read_text(encoding="utf-8")))):
+            found[name] = literals
+    assert found == UNIT_LITERALS
