@@ -18,6 +18,7 @@ import numpy as np
 
 from planner.arrays import FloatArray
 from planner.capacity import (
+    FIRST_STEPS,
     ColocatedDemand,
     Curves,
     DecodeDemand,
@@ -376,7 +377,9 @@ def _prefill_candidates(
     demand = PrefillDemand(
         ttft=context.ttft,
         admission_miss=context.miss,
-        first_step=np.array([c.first_step if math.isfinite(c.first_step) else 0.0 for c in choices]),
+        first_step=np.array(
+            [FIRST_STEPS * c.first_step if math.isfinite(c.first_step) else 0.0 for c in choices]
+        ),
         transfer=transfer,
         routing=context.scenario.options.routing,
     )

@@ -42,6 +42,10 @@ DEFAULT_ADMISSION_MISS = 0.01  # where no TTFT percentile bounds it [1]
 MOST_UTILIZATION = 0.995  # of a prefill queue; no steady state is near beyond [1]
 BUSY = 0.9  # utilization from which a prefill group is said to be bound by compute [1]
 PROMPTS_PER_STEP = (1, 2, 4, 8, 16, 32)
+COLOCATED_PROMPTS_PER_STEP = (1, 4)
+MOST_ELASTICITY = 0.95  # of a step in its batch; no steady state is near beyond [1]
+FIRST_STEPS = 1.5  # a new sequence waits for half a step that runs, then for its own [1]
+_LEAST_OCCUPANCY = 1e-3  # of the shortest prompt, in mean occupancies [1]
 _BISECTIONS = 22
 _BATCH_POINTS = 25
 _SHAPE_STRIDE = 4
@@ -119,7 +123,7 @@ class PrefillDemand:
     admission_miss : float
         Part of the miss share that waits for decode slots take. [1]
     first_step : ndarray, shape (C,)
-        Decode step that a user waits for before the first token. [s]
+        Time until a new sequence's first decode step has ended. [s]
     transfer : ndarray, shape (points, C)
         Exposed KV transfer of each prompt length. [s]
     routing : Routing
@@ -138,33 +142,62 @@ class PromptQueue:
 
     Attributes
     ----------
-    service : ndarray, shape (R, points)
-        Step time of each prompt length beside `number` - 1 average prompts. [s]
+    latency : ndarray, shape (R, points)
+        Of each prompt length beside its companions, without wait. [s]
     shape : ServiceShape, (R,)
         Of the time that a prompt occupies its replica.
     """
 
     number: int
-    service: FloatArray
+    latency: FloatArray
     shape: ServiceShape
 
 
 def prompt_queues(r: ReplicaSet, traffic: Traffic, token_budget: float) -> tuple[PromptQueue, ...]:
     """Queues of R prefill replicas, one for each number of prompts per step that fits the budget.
 
-    Under load an engine batches greedily. Each number is a queue with that many-fold service per
-    visit and a share of it per prompt; the engine does at least as well as the best fixed number.
+    Under load an engine batches greedily, see :func:`sharing`; it does at least as well as the best
+    fixed number.
     """
-    queues = []
+    queues: list[PromptQueue] = []
+    alone: FloatArray | None = None
     for number in PROMPTS_PER_STEP:
         if number > 1 and number * traffic.mean_query > token_budget:
             break
         beside = Companions(number - 1.0, traffic.mean_query, traffic.mean_area)
         time = prompt_time(r, traffic.query[:, None], traffic.cached[:, None], token_budget, beside)
         service = np.ascontiguousarray(time.service.T)
-        occupancy = service / (number * r.pp[:, None])
-        queues.append(PromptQueue(number, service, ServiceShape.of(occupancy, traffic.isl_weights)))
+        alone = service if alone is None else alone
+        occupancy, latency = sharing(alone, service, traffic.isl_weights, number)
+        shape = ServiceShape.of(occupancy / r.pp[:, None], traffic.isl_weights)
+        queues.append(PromptQueue(number, latency, shape))
     return tuple(queues)
+
+
+def sharing(
+    alone: FloatArray, service: FloatArray, weights: FloatArray, number: int
+) -> tuple[FloatArray, FloatArray]:
+    r"""What a prompt occupies and what it takes when `number` prompts share its steps, shape (..., points).
+
+    Parameters
+    ----------
+    alone, service : ndarray, shape (..., points)
+        Time of each prompt length by itself, and beside ``number - 1`` average ones. [s]
+    weights : ndarray, shape (points,)
+
+    Notes
+    -----
+    Sharing saves what a step costs whatever is in it. The rest of a prompt's work stays its own, and
+    with it the variance that makes others wait: a prompt that takes :math:`s` beside `b` - 1 average ones
+    occupies :math:`s - E[s] + E[s]/b`. Of its companions those ahead are in the wait already, so that
+    half of them lengthen its own step. Both are ours; `tests/test_capacity_simulation.py` compares them
+    with a simulation of greedy batching.
+    """
+    if number == 1:
+        return service, service
+    mean = (service @ weights)[..., None]
+    occupancy = np.maximum(service - mean * (1 - 1 / number), _LEAST_OCCUPANCY * mean)
+    return occupancy, service - 0.5 * (mean - (alone @ weights)[..., None])
 
 
 def prefill_curves(
@@ -200,7 +233,7 @@ def _prefill_load(
     """Largest utilization within the limits, by bisection, shape (C, N)."""
     weights = traffic.isl_weights
     shape = queue.shape.at(replica).expanded()
-    latency = (queue.service[replica] + demand.transfer.T + demand.first_step[:, None])[:, None, :]
+    latency = (queue.latency[replica] + demand.transfer.T + demand.first_step[:, None])[:, None, :]
     low = np.zeros((len(replica), len(counts)))
     high = np.full_like(low, MOST_UTILIZATION)
     for _ in range(_BISECTIONS):
@@ -357,6 +390,27 @@ class ColocatedState:
     stolen_square: FloatArray
 
 
+def colocated_prompts(
+    r: ReplicaSet,
+    traffic: Traffic,
+    policy: SchedulerPolicy,
+    token_budget: FloatArray,
+    batch: FloatArray,
+    number: int = 1,
+) -> PromptTime:
+    """Time of each prompt length beside `number` - 1 average ones and `batch` sequences that decode,
+    shape (points, grid, C)."""
+    return prompt_time(
+        r,
+        traffic.query[:, None, None],
+        traffic.cached[:, None, None],
+        token_budget,
+        Companions(number - 1.0, traffic.mean_query, traffic.mean_area),
+        decode_batch=0.0 * batch if policy is SchedulerPolicy.PREFILL_FIRST else batch,
+        context=traffic.decode_context,
+    )
+
+
 def colocated_state(
     r: ReplicaSet, traffic: Traffic, policy: SchedulerPolicy, token_budget: FloatArray, batch: FloatArray
 ) -> tuple[ColocatedState, PromptTime]:
@@ -374,16 +428,8 @@ def colocated_state(
     stops for the whole prompt: :math:`\Delta` is the prompt's own time. A pipeline's stages are held up
     one at a time.
     """
-    alone = policy is SchedulerPolicy.PREFILL_FIRST
-    time = prompt_time(
-        r,
-        traffic.query[:, None, None],
-        traffic.cached[:, None, None],
-        token_budget,
-        decode_batch=0.0 * batch if alone else batch,
-        context=traffic.decode_context,
-    )
-    stolen = (time.service if alone else time.stolen) / r.pp
+    time = colocated_prompts(r, traffic, policy, token_budget, batch)
+    stolen = (time.service if policy is SchedulerPolicy.PREFILL_FIRST else time.stolen) / r.pp
     weights = traffic.isl_weights
     mean = np.tensordot(weights, stolen, axes=1)
     square = np.tensordot(weights, stolen**2, axes=1)
@@ -407,17 +453,14 @@ class ColocatedTable:
     Attributes
     ----------
     state : ColocatedState
-    service : ndarray, shape (grid, C, points)
-        Of each prompt length. [s]
-    shape : ServiceShape, (grid, C)
-        Of the time that a prompt occupies its replica.
+    queues : tuple of PromptQueue
+        With latencies of shape (grid, C, points) and shapes (grid, C).
     slots : ndarray, shape (C,)
         Sequences that the KV cache holds.
     """
 
     state: ColocatedState
-    service: FloatArray
-    shape: ServiceShape
+    queues: tuple[PromptQueue, ...]
     slots: FloatArray
 
 
@@ -427,12 +470,21 @@ def colocated_table(r: ReplicaSet, traffic: Traffic, demand: ColocatedDemand) ->
     largest = np.maximum(np.minimum(np.minimum(slots, demand.max_num_seqs), demand.token_budget / 2), 1.0)
     batch = np.geomspace(1 / 128, 1.0, _BATCH_POINTS)[:, None] * largest
     state, time = colocated_state(r, traffic, demand.policy, demand.token_budget, batch)
-    service = np.ascontiguousarray(np.moveaxis(time.service, 0, -1))
-    occupancy = service / r.pp[:, None]
-    # the shape of the distribution changes slowly with the batch, its mean does not
-    coarse = ServiceShape.of(occupancy[::_SHAPE_STRIDE], traffic.isl_weights)
-    shape = coarse.at(np.arange(_BATCH_POINTS) / _SHAPE_STRIDE)
-    return ColocatedTable(state, service, replace(shape, mean=occupancy @ traffic.isl_weights), slots)
+    queues = []
+    alone = np.ascontiguousarray(np.moveaxis(time.service, 0, -1))
+    for number in COLOCATED_PROMPTS_PER_STEP:
+        service = alone
+        if number > 1:
+            time = colocated_prompts(r, traffic, demand.policy, demand.token_budget, batch, number)
+            service = np.ascontiguousarray(np.moveaxis(time.service, 0, -1))
+        occupancy, latency = sharing(alone, service, traffic.isl_weights, number)
+        occupancy = occupancy / r.pp[:, None]
+        # the shape of the distribution changes slowly with the batch, its mean does not
+        coarse = ServiceShape.of(occupancy[::_SHAPE_STRIDE], traffic.isl_weights)
+        shape = coarse.at(np.arange(_BATCH_POINTS) / _SHAPE_STRIDE)
+        shape = replace(shape, mean=occupancy @ traffic.isl_weights)
+        queues.append(PromptQueue(number, latency, shape))
+    return ColocatedTable(state, tuple(queues), slots)
 
 
 def colocated_curves(
@@ -474,46 +526,120 @@ def _last_within(
     return between(state.rate), between(state.batch), np.minimum(last + 1, len(margin) - 1)
 
 
-def _tpot_margin(
-    state: ColocatedState, traffic: Traffic, tpot: Sequence[Limit], counts: NDArray[np.int64]
-) -> FloatArray:
-    r"""log(exceedance / allowed) of the worst TPOT limit, shape (grid, C, N).
+def tpot_moments(
+    state: ColocatedState, elasticity: FloatArray, osl: FloatArray, mean_osl: float, replicas: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    r"""Mean TPOT, and its variance among requests of `osl` tokens.
+
+    Parameters
+    ----------
+    state : ColocatedState
+        Arrays of shape S.
+    elasticity : ndarray, shape S
+        Of the pure decode step at the batch, :math:`r = B t'/t`. [1]
+    osl : ndarray, shape (points,)
+        [tok]
+    mean_osl : float
+        [tok]
+    replicas : ndarray, broadcasts with S
+        Balanced replicas n. [1]
+
+    Returns
+    -------
+    tuple of ndarray, shape S and (*S, points)
+        [s, s^2]
 
     Notes
     -----
-    A request's TPOT is the pure step at its batch plus the prompts that fell between its tokens: over
-    ``osl - 1`` steps a compound Poisson sum. Both fluctuations are taken together as a gamma variable
-    above the lightest step.
+    Linear noise around the steady state, in units of a mean request's life :math:`L = osl\,\tau` (ours).
+    Arrivals shake the batch as in the product form. Prompts stop the decoding, an M/G/1 queue's busy
+    time with variance :math:`\lambda E[\Delta^2]` per second, and every stop lets in more prompts:
+    with :math:`1/(1-\rho) = \tau/t` it lengthens a life by
+    :math:`2v = \lambda E[\Delta^2]/((1-\rho)^2 L)` in variance. Both move the batch, which returns at
+    the rate :math:`(1-r)/L`, so that
+
+    .. math:: Var[B]/B^2 = \frac{1/B + v}{n(1-r)}, \qquad
+       E[TPOT] = \tau\left(1 + \frac{r/B + v}{n(1-r)}\right) .
+
+    A request's own TPOT is the mean over its life of the batch that it meets and of the stops. The router
+    spreads bursts over n replicas; the prompts that meet a replica at random remain.
     """
-    slope = np.gradient(state.decode_step, axis=0) / np.gradient(state.batch, axis=0)
-    elasticity = np.clip(state.batch * slope / state.decode_step, 0.0, 0.95)
-    floor = state.decode_step[0]
-    mean = state.step - floor
-    batch_variance = slope**2 * state.batch / (1 - elasticity)
+    n = np.asarray(replicas, dtype=np.float64)
+    r, batch = elasticity, state.batch
+    back = 1 - r
+    slowed = (state.step / state.decode_step) ** 2
+    stops = state.rate * state.stolen_square / (mean_osl * state.step)  # 2 v without what it lets in
+    v = 0.5 * stops * slowed
+    mean = state.step * (1 + (r / batch + v) / (n * back))
+
+    life = osl / mean_osl
+    back, gain = back[..., None], (r / back)[..., None]
+    met = -np.expm1(-back * life) / back
+    first = life - met
+    second = life - 2 * met - np.expm1(-2 * back * life) / (2 * back)
+    pooled, v = 1 / n[..., None], v[..., None]
+    before = r[..., None] ** 2 * (1 / batch[..., None] + v) * pooled / back * met**2
+    during = 2 * v * pooled * (2 * gain * first + gain**2 * second)
+    arrivals = 2 / batch[..., None] * pooled * gain**2 * second
+    own = stops[..., None] * (1 + (slowed[..., None] - 1) * pooled) * life
+    return mean, state.step[..., None] ** 2 * (before + during + arrivals + own) / life**2
+
+
+def _tpot_margin(
+    state: ColocatedState, traffic: Traffic, tpot: Sequence[Limit], counts: NDArray[np.int64]
+) -> FloatArray:
+    """log(exceedance / allowed) of the worst TPOT limit, shape (grid, C, N).
+
+    TPOT is taken as a gamma variable above the lightest step.
+    """
     osl, weights = _coarse(traffic.osl, traffic.osl_weights)
-    steps = np.maximum(osl - 1, 1.0)
-    interruptions = (state.rate * state.step * state.stolen_square)[..., None] / steps
-    worst = np.full((*state.rate.shape, len(counts)), -np.inf)
+    floor = state.decode_step[0][:, None]
+    wide = ColocatedState(*(getattr(state, name)[..., None] for name in ColocatedState.__slots__))
+    mean, variance = tpot_moments(
+        wide,
+        _elasticity(state.batch, state.decode_step)[..., None],
+        osl,
+        traffic.mean_osl,
+        counts.astype(np.float64),
+    )
+    worst = np.full(mean.shape, -np.inf)
     for limit in tpot:
         if limit.probability is None:
-            margin = np.log(state.step / limit.time)[..., None] + np.zeros(len(counts))
+            margin = np.log(mean / limit.time)
         else:
-            variance = batch_variance[..., None, None] / counts[:, None] + interruptions[..., None, :]
-            tail = gamma_tail(mean[..., None, None], variance, (limit.time - floor)[:, None, None])
+            above = np.maximum(mean - floor, 0.0)[..., None]
+            tail = gamma_tail(above, variance, (limit.time - floor)[..., None])
             margin = np.log(np.maximum(tail @ weights, 1e-12) / limit.miss)
         worst = np.maximum(worst, margin)
     return worst
+
+
+def _elasticity(batch: FloatArray, step: FloatArray) -> FloatArray:
+    """``d log step / d log batch`` along the grid. [1]"""
+    slope = np.gradient(step, axis=0) / np.gradient(batch, axis=0)
+    return np.asarray(np.clip(batch * slope / step, 0.0, MOST_ELASTICITY))
 
 
 def _ttft_margin(
     table: ColocatedTable, traffic: Traffic, demand: ColocatedDemand, counts: NDArray[np.int64]
 ) -> FloatArray:
     """log(exceedance / allowed) of the worst TTFT limit, shape (grid, C, N); inf where unstable."""
-    weights, state = traffic.isl_weights, table.state
-    shape = table.shape.expanded()
+    margins = [_queue_margin(queue, table.state, traffic, demand, counts) for queue in table.queues]
+    return np.asarray(np.minimum.reduce(margins))
+
+
+def _queue_margin(
+    queue: PromptQueue,
+    state: ColocatedState,
+    traffic: Traffic,
+    demand: ColocatedDemand,
+    counts: NDArray[np.int64],
+) -> FloatArray:
+    weights = traffic.isl_weights
+    shape = queue.shape.expanded()
     wait = pooled_wait(demand.routing, shape, state.rate[..., None] * counts, counts, traffic.arrival_scv)
     residual = 0.5 * state.decode_step[..., None]  # the step that runs when a prompt arrives
-    sojourn = wait.plus((table.service + residual)[:, :, None, :], weights)
+    sojourn = wait.plus((queue.latency + residual)[:, :, None, :], weights)
     worst = np.where(np.isfinite(wait.mean), -np.inf, np.inf)
     for limit in demand.ttft:
         if limit.probability is None:
@@ -529,8 +655,7 @@ def _slot_margin(
     state: ColocatedState, slots: FloatArray, miss: float, counts: NDArray[np.int64]
 ) -> FloatArray:
     """log(batch quantile / slots), shape (grid, C, N)."""
-    slope = np.gradient(state.step, axis=0) / np.gradient(state.batch, axis=0)
-    elasticity = np.clip(state.batch * slope / state.step, 0.0, 0.95)
+    elasticity = _elasticity(state.batch, state.step)
     quantile = occupancy_quantile(state.batch[..., None], elasticity[..., None], counts, 1 - miss)
     return np.asarray(np.log(np.maximum(quantile, 1e-12) / np.maximum(slots, 1e-12)[:, None]))
 

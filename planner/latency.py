@@ -20,6 +20,7 @@ import numpy as np
 from planner.arrays import FloatArray, Numbers
 from planner.collectives import PIPELINE_OVERHEAD, AllReduce, all_reduce_time
 from planner.roofline import (
+    FALLBACK_LOG_SD,
     DecodeAttentionKernel,
     GemmKernel,
     PrefillAttentionKernel,
@@ -29,7 +30,7 @@ from planner.roofline import (
     prefill_attention_time,
     stack,
 )
-from planner.specs import GPU, Dtype, Engine, Layer, Model, Parallelism, Precision
+from planner.specs import GPU, CalibrationStatus, Dtype, Engine, Layer, Model, Parallelism, Precision
 from planner.transformer import SIXTEEN_BIT, kv_heads_per_rank, padded_vocabulary
 
 ALL_REDUCES_PER_LAYER = 2
@@ -101,10 +102,14 @@ class ReplicaSet:
 def model_error(gpu: GPU, engine: Engine) -> float:
     """Spread of a step's predicted time on this GPU and engine, natural log. [1]
 
-    The end-to-end spread of the engine, or that of the profile where it is larger (estimated
-    profiles). It is common to all replicas of a type, so it never averages out.
+    The engine's end-to-end spread. Coefficients that are estimated are wrong together, all operators in the
+    same direction, so that their own spread counts where it is larger; residuals of a fit average out
+    over a step's operators. The error is common to all replicas of a type: it never averages out.
     """
-    return max(engine.log_sd, gpu.calibration.log_sd.get("step", 0.0))
+    calibration = gpu.calibration
+    if calibration.status is not CalibrationStatus.ESTIMATED:
+        return engine.log_sd
+    return max(engine.log_sd, min(calibration.log_sd.values(), default=FALLBACK_LOG_SD))
 
 
 # --------------------------------------------------------------------------------------------

@@ -14,9 +14,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.arrays import FloatArray
-from planner.capacity import PROMPTS_PER_STEP, batch_for_tokens, colocated_state
+from planner.capacity import (
+    COLOCATED_PROMPTS_PER_STEP,
+    FIRST_STEPS,
+    MOST_ELASTICITY,
+    ColocatedState,
+    batch_for_tokens,
+    colocated_prompts,
+    colocated_state,
+    prompt_queues,
+    sharing,
+    tpot_moments,
+)
 from planner.collectives import kv_transfer_time, network_rate
-from planner.latency import Companions, ReplicaSet, decode_step_time, prompt_time
+from planner.latency import ReplicaSet, decode_step_time, prompt_time
 from planner.plan import LatencySummary
 from planner.queueing import (
     ServiceShape,
@@ -193,13 +204,8 @@ def prefill_queue(fleet: Fleet, group: Deployed, traffic: Traffic, z: float) -> 
     the group's load brings about (the one with the shortest mean)."""
     r = replica_set(fleet, group, z)
     best: tuple[FloatArray, Sojourn] | None = None
-    for number in PROMPTS_PER_STEP:
-        if number > 1 and number * traffic.mean_query > group.token_budget:
-            break
-        beside = Companions(number - 1.0, traffic.mean_query, traffic.mean_area)
-        service = prompt_time(r, traffic.query[:, None], traffic.cached[:, None], group.token_budget, beside)
-        own = service.service[:, 0]
-        shape = ServiceShape.of(own / (number * group.parallelism.pp), traffic.isl_weights)
+    for queue in prompt_queues(r, traffic, group.token_budget):
+        own, shape = queue.latency[0], queue.shape.at(np.array(0))
         wait = pooled_wait(fleet.routing, shape, group.rate, group.replicas, traffic.arrival_scv)
         sojourn = wait.plus(own, traffic.isl_weights)
         if best is None or sojourn.mean < best[1].mean:
@@ -261,8 +267,9 @@ class _Decode:
 
     @property
     def first_step(self) -> float:
-        """Mean step that a new sequence joins. [s]"""
-        return float(self.probability @ self.step)
+        """Mean time until a new sequence's first token: the rest of a running step, then its own. [s]"""
+        running = np.minimum(self.batch, 1.0)
+        return float(self.probability @ (self.step * (1 + (FIRST_STEPS - 1) * running)))
 
     def component(self) -> Component:
         """TPOT: the step at the batch that a request meets, weighted by the tokens made there."""
@@ -337,29 +344,49 @@ def _colocated(fleet: Fleet, group: Deployed, traffic: Traffic, z: float) -> tup
     if not math.isfinite(batch):
         never = Component(share, math.inf, lambda _t: 1.0, math.inf)
         return never, never
-    around = np.array([[0.98 * batch], [batch], [1.02 * batch]])
+    width = min(max(batch**-0.5, 0.02), 0.5)  # as far as the batch moves
+    around = batch * np.array([[1 - width], [1.0], [1 + width]])
     budget = np.array([float(group.token_budget)])
-    state, time = colocated_state(r, traffic, fleet.engine.scheduler, budget, around)
+    state, _ = colocated_state(r, traffic, fleet.engine.scheduler, budget, around)
     floor = float(decode_step_time(r, np.array([[1.0]]), traffic.decode_context)[0, 0])
 
-    service = time.service[:, 1, 0]
-    shape = ServiceShape.of(service / group.parallelism.pp, traffic.isl_weights)
-    wait = pooled_wait(fleet.routing, shape, group.rate, group.replicas, traffic.arrival_scv)
-    latency = service + 0.5 * state.decode_step[1, 0]
-    sojourn = wait.plus(latency, traffic.isl_weights)
-    ttft = Component(share, float(sojourn.mean), lambda t: float(sojourn.exceeds(t)), float(latency.max()))
+    sojourn = _colocated_sojourn(fleet, group, r, traffic, float(state.decode_step[1, 0]), batch)
+    longest = float(sojourn.service.max())
+    ttft = Component(share, float(sojourn.mean), lambda t: float(sojourn.exceeds(t)), longest)
 
-    decode, step = state.decode_step[:, 0], float(state.step[1, 0])
+    decode = state.decode_step[:, 0]
     slope = float((decode[2] - decode[0]) / (around[2, 0] - around[0, 0]))
-    elasticity = min(max(batch * slope / float(decode[1]), 0.0), 0.95)
-    floor = min(floor, step)
-    steps = np.maximum(traffic.osl - 1, 1.0)
-    variance = slope**2 * batch / (1 - elasticity) / group.replicas + (
-        float(state.rate[1, 0]) * step * float(state.stolen_square[1, 0]) / steps
+    elasticity = np.array([min(max(batch * slope / float(decode[1]), 0.0), MOST_ELASTICITY)])
+    at = ColocatedState(*(getattr(state, name)[1] for name in ColocatedState.__slots__))
+    mean, variance = tpot_moments(
+        at, elasticity, traffic.osl, traffic.mean_osl, np.array([float(group.replicas)])
     )
+    tpot = float(mean[0])
+    floor = min(floor, tpot)
 
     def exceeds(t: float) -> float:
-        tail = gamma_tail(step - floor, variance, t - floor)
+        tail = gamma_tail(tpot - floor, variance[0], t - floor)
         return float(np.sum(traffic.osl_weights * tail))
 
-    return ttft, Component(share, step, exceeds, 2 * step)
+    return ttft, Component(share, tpot, exceeds, 2 * tpot)
+
+
+def _colocated_sojourn(
+    fleet: Fleet, group: Deployed, r: ReplicaSet, traffic: Traffic, decode_step: float, batch: float
+) -> Sojourn:
+    """Wait plus own steps at the number of prompts per step with the shortest mean."""
+    policy, weights = fleet.engine.scheduler, traffic.isl_weights
+    budget, held = np.array([float(group.token_budget)]), np.array([[batch]])
+    best: Sojourn | None = None
+    alone: FloatArray | None = None
+    for number in COLOCATED_PROMPTS_PER_STEP:
+        service = colocated_prompts(r, traffic, policy, budget, held, number).service[:, 0, 0]
+        alone = service if alone is None else alone
+        occupancy, latency = sharing(alone, service, weights, number)
+        shape = ServiceShape.of(occupancy / group.parallelism.pp, weights)
+        wait = pooled_wait(fleet.routing, shape, group.rate, group.replicas, traffic.arrival_scv)
+        sojourn = wait.plus(latency + 0.5 * decode_step, weights)
+        if best is None or sojourn.mean < best.mean:
+            best = sojourn
+    assert best is not None
+    return best

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -100,9 +101,7 @@ def _candidates(
     return found
 
 
-def _illegal_pairs(
-    rng: np.random.Generator, candidates: tuple[Candidate, ...]
-) -> frozenset[tuple[int, int]]:
+def _illegal_pairs(rng: np.random.Generator, candidates: tuple[Candidate, ...]) -> frozenset[tuple[int, int]]:
     """None, two vendors that must not meet, or some pairs of types that must not."""
     kind = rng.random()
     types = max(c.gpu_type for c in candidates) + 1
@@ -143,7 +142,7 @@ def tiny(seed: int) -> Problem:
         spare_replicas=int(rng.random() < 0.4),
         whole_nodes=bool(rng.random() < 0.5),
         colocated=list(ColocatedUse)[int(rng.choice(3, p=[0.6, 0.25, 0.15]))],
-        max_gpu_types=int(rng.integers(1, 3)) if rng.random() < 0.4 else None,
+        max_gpu_types=int(rng.choice([1, 1, 2])) if rng.random() < 0.5 else None,
         gap=0.0,
     )
 
@@ -155,7 +154,7 @@ def _tiny_type(rng: np.random.Generator, name: str, *, stocked: bool) -> GpuType
         power=float(rng.integers(100, 1000)),
         node_size=int(rng.choice([1, 2, 4])),
         max_gpus=int(rng.integers(0, 25)) if stocked or rng.random() < 0.5 else None,
-        max_gpus_by_phase={Phase.DECODE: int(rng.integers(0, 13))} if rng.random() < 0.35 else {},
+        max_gpus_by_phase={Phase.DECODE: int(rng.integers(0, 13))} if rng.random() < 0.6 else {},
     )
 
 
@@ -168,4 +167,13 @@ def _tiny_candidate(rng: np.random.Generator, name: str, phase: Phase, types: in
         gpus=gpus,
         curve=curve(float(rng.uniform(0.8, 3)) * gpus, float(rng.uniform(0, 1.1)), (1, 2, 3, 5)),
         max_replicas=int(rng.integers(2, 7)),
+    )
+
+
+def hard() -> Problem:
+    """An instance that keeps HiGHS busy for several seconds, with an incumbent in the first."""
+    problem = realistic(13, types=12)
+    kinds = tuple(replace(kind, max_gpus=kind.max_gpus or 100) for kind in problem.gpu_types)
+    return replace(
+        problem, gpu_types=kinds, gap=0.0, objective=Objective.THROUGHPUT, demand=None, spare_replicas=0
     )

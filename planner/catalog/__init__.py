@@ -40,7 +40,10 @@ def _is_path(name: str, suffixes: tuple[str, ...]) -> bool:
 
 
 def _resolved(name: str | Path, base: str | Path | None) -> Path:
-    path = Path(name).expanduser()
+    try:
+        path = Path(name).expanduser()
+    except RuntimeError:  # ~name of nobody
+        path = Path(name)
     return path if base is None else Path(base) / path
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from importlib import import_module
 from types import FrameType
 
@@ -101,7 +102,8 @@ class _Interrupts:
     @classmethod
     def watched(cls) -> _Interrupts:
         watch = cls()
-        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        if in_main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, watch._note)
         return watch
 

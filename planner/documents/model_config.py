@@ -251,7 +251,7 @@ def model_from_config(config: Config, name: str, source: str) -> Model:
 
 def _family(reader: _Reader) -> Family:
     kind = reader.get("model_type")
-    if kind in FAMILIES:
+    if isinstance(kind, str) and kind in FAMILIES:
         return FAMILIES[kind]
     if not isinstance(kind, str):
         reader.problem("model_type", "is missing: it says which shape the numbers belong to")
@@ -372,7 +372,7 @@ def _checkpoint_dtype(reader: _Reader) -> Dtype:
         return dtype or Dtype.BF16
     name = reader.either("dtype") or reader.either("torch_dtype")
     plain = name.removeprefix("torch.") if isinstance(name, str) else name
-    if plain not in _DTYPES:
+    if not isinstance(plain, str | None) or plain not in _DTYPES:
         reader.problem("torch_dtype", f"must be one of {', '.join(k for k in _DTYPES if k)}", name)
         return Dtype.BF16
     return _DTYPES[plain]

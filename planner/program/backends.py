@@ -220,27 +220,27 @@ class _Highs(pulp.HiGHS):  # type: ignore[misc]
 
 def _run_interruptibly(model: Any) -> bool:
     """Run HiGHS in a thread; True if Ctrl-C ended it."""
-    stop = threading.Event()
+    stop, done = threading.Event(), threading.Event()
+    failures: list[BaseException] = []
 
     def poll(event: Any) -> None:
         if stop.is_set():
             event.interrupt()
-
-    for callback in (model.cbMipInterrupt, model.cbSimplexInterrupt, model.cbIpmInterrupt):
-        callback += poll
-    failures: list[BaseException] = []
 
     def work() -> None:
         try:
             model.run()
         except BaseException as error:  # handed to the caller's thread
             failures.append(error)
+        finally:
+            done.set()
 
-    thread = threading.Thread(target=work, name="highs", daemon=True)
-    thread.start()
-    while thread.is_alive():
+    for callback in (model.cbMipInterrupt, model.cbSimplexInterrupt, model.cbIpmInterrupt):
+        callback.subscribe(poll)
+    threading.Thread(target=work, name="highs", daemon=True).start()
+    while not done.is_set():  # not Thread.join: interrupted, it may take a running thread for a finished one
         try:
-            thread.join(POLL)
+            done.wait(POLL)
         except KeyboardInterrupt:
             stop.set()
     if failures:

@@ -299,7 +299,11 @@ def gpus_paid(problem: Problem, layout: Layout, gpu_type: int) -> Iterator[tuple
 
 
 def _nodes(draft: Draft, problem: Problem, layout: Layout) -> None:
-    """GPUs in the nodes paid for >= GPUs used."""
+    """GPUs in the nodes paid for >= GPUs used.
+
+    That replicas pack into nodes without a rest is taken for granted: it holds where of any two sizes,
+    the node's among them, one divides the other.
+    """
     for g, column in enumerate(layout.nodes):
         kind = problem.gpu_types[g]
         terms = ((c, -count) for c, count in gpus_used(problem, layout, g))

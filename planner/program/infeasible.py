@@ -174,7 +174,7 @@ def _is_feasible(problem: Problem, solver: str) -> bool:
 
 def _conflicts(problem: Problem, solver: str) -> list[tuple[Family, ...]]:
     """Minimal contradicting sets that share no family; relaxing one family of each is needed."""
-    conflicts = []
+    conflicts: list[tuple[Family, ...]] = []
     while True:
         conflict = _contradicting(problem, solver)
         if not conflict:  # only if a search ran out of time

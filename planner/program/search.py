@@ -98,7 +98,7 @@ def search(problem: Problem, *, solver: str = "highs", time_limit: float | None 
 
 
 def _time_left(deadline: float | None, *, last: bool) -> float | None:
-    """Time for one program; those still to come get a share, or their bound would stay the trivial one. [s]"""
+    """Time for one program, with a share kept for those to come: unsearched, their bound is poor. [s]"""
     if deadline is None:
         return None
     return max(deadline - time.monotonic(), 0.0) * (1.0 if last else 0.75)

@@ -43,7 +43,9 @@ def _console(width: int) -> Console:
     return Console(width=max(width, NARROWEST), highlight=False, markup=False, emoji=False)
 
 
-def _print_fitting(console: Console, build: Callable[[frozenset[str]], Table], optional: Sequence[str]) -> None:
+def _print_fitting(
+    console: Console, build: Callable[[frozenset[str]], Table], optional: Sequence[str]
+) -> None:
     """Print the table that `build` makes, leaving out `optional` columns, first ones first, until it fits."""
     for count in range(len(optional) + 1):
         table = build(frozenset(optional[:count]))

@@ -1,0 +1,343 @@
+"""Capacity curves: laws, and agreement with the predicted percentiles of what they promise."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from planner.candidates import CandidateSet, build_candidates
+from planner.capacity import (
+    FIRST_STEPS,
+    SLO_MARGIN,
+    Limit,
+    PrefillDemand,
+    admission_miss,
+    batch_for_tokens,
+    colocated_state,
+    limits,
+    prefill_curves,
+    prompt_queues,
+    sharing,
+)
+from planner.latency import ReplicaSet, decode_step_time, prompt_time
+from planner.plan import Binding
+from planner.prediction import Deployed, Fleet, predict_fleet
+from planner.queueing import normal_quantile
+from planner.specs import (
+    Dtype,
+    Metric,
+    Parallelism,
+    Phase,
+    Precision,
+    Routing,
+    SchedulerPolicy,
+    Slo,
+    SloTarget,
+    Statistic,
+)
+from planner.traffic import Traffic
+
+BF16 = Precision(weights=Dtype.BF16, kv_cache=Dtype.BF16)
+STARTS = (1, 2, 3, 4, 6, 8, 16, 64)
+
+
+def candidates(loaded) -> CandidateSet:
+    (service,) = loaded.scenario.services
+    from planner.engines import load_engine
+
+    return build_candidates(loaded.scenario, service, load_engine("vllm"))
+
+
+def one_gpu(scenario, **changes) -> CandidateSet:
+    """Candidates on H100 of TP 1 only."""
+    changes = {
+        "fleet": [{"gpu": "h100-sxm", "price_per_gpu_hour": 3.0, "network_gbps_per_gpu": 400}]
+    } | changes
+    return candidates(scenario(**({"options": {"allowed_tp": [1]}} | changes)))
+
+
+def best(found: CandidateSet, phase: Phase) -> list[float]:
+    """Largest rate per replica of any candidate of `phase`, over the replica counts."""
+    return np.max([found.candidates[i].curve.per_replica for i in found.of(phase)], axis=0).tolist()
+
+
+# --------------------------------------------------------------------------------------------
+# Limits
+
+
+def test_limits_are_planned_with_a_margin():
+    slo = Slo(
+        targets=(
+            SloTarget(metric=Metric.TTFT, statistic=Statistic.P99, limit=1.0),
+            SloTarget(metric=Metric.TTFT, statistic=Statistic.MEAN, limit=0.4),
+            SloTarget(metric=Metric.TPOT, statistic=Statistic.P90, limit=0.05),
+        )
+    )
+    assert limits(slo, Metric.TTFT) == (
+        Limit(0.99, pytest.approx(SLO_MARGIN)),
+        Limit(None, pytest.approx(0.4 * SLO_MARGIN)),
+    )
+    assert limits(slo, Metric.TTFT)[0].miss == pytest.approx(0.01)
+    assert admission_miss(limits(slo, Metric.TTFT)) == pytest.approx(0.001)
+
+
+def test_sequences_that_fit_by_hand(workload):
+    """The sum of B reserved lengths at its quantile fills the cache."""
+    traffic = Traffic.of(workload)
+    (batch,) = batch_for_tokens(np.array([100_000.0]), traffic, 0.01).tolist()
+    z = float(normal_quantile(0.99))
+    needed = batch * traffic.reserved + z * traffic.reserved_sd * math.sqrt(batch)
+    assert needed == pytest.approx(100_000.0, rel=1e-9)
+    assert batch_for_tokens(np.array([0.0]), traffic, 0.01)[0] == 0.0
+
+
+# --------------------------------------------------------------------------------------------
+# Curves
+
+
+@pytest.mark.parametrize("phase", list(Phase))
+def test_a_replica_carries_no_less_in_a_larger_pool(scenario, phase):
+    found = candidates(scenario(workload={"request_rate": 500, "input_tokens": 1000, "output_tokens": 200}))
+    assert found.of(phase)
+    for i in found.of(phase):
+        rates = found.candidates[i].curve.per_replica
+        assert list(rates) == sorted(rates)
+        assert rates[0] > 0
+
+
+@pytest.mark.parametrize(
+    ("metric", "limits_ms"), [("ttft_ms", (150, 300, 1000, 5000)), ("tpot_ms", (9, 15, 30, 100))]
+)
+@pytest.mark.parametrize("phase", list(Phase))
+def test_capacity_falls_with_tighter_slos(scenario, metric, limits_ms, phase):
+    slo = {"ttft_ms": {"p99": 1000}, "tpot_ms": {"p99": 40}}
+    rates = []
+    for limit in limits_ms:
+        found = one_gpu(scenario, slo=slo | {metric: {"p99": limit}})
+        rates.append(best(found, phase)[0] if found.of(phase) else 0.0)
+    assert rates == sorted(rates)
+    assert rates[-1] > 0
+
+
+def test_capacity_stays_below_the_work_that_a_replica_can_do(scenario, h100, llama_8b, vllm):
+    """However large the pool: utilisation of a prefill replica stays below one."""
+    found = one_gpu(scenario, workload={"request_rate": 4000, "input_tokens": 1000, "output_tokens": 200})
+    r = ReplicaSet.of(llama_8b, BF16, vllm, [(h100, Parallelism())], float(normal_quantile(0.8)))
+    alone = float(prompt_time(r, 1000.0, 0.0, 8192.0).service[0])
+    eight = float(prompt_time(r, 8000.0, 0.0, 8192.0).service[0]) / 8
+    assert 0.9 / alone < best(found, Phase.PREFILL)[-1] < 1 / eight
+
+
+def test_sharing_steps_saves_the_fixed_cost_only():
+    """Steps of 10 + w: three prompts share the 10, and keep their own w."""
+    work, weights = np.array([[1.0, 5.0, 20.0]]), np.array([0.5, 0.3, 0.2])
+    mean = float(work[0] @ weights)
+    occupancy, latency = sharing(10 + work, 10 + work + 2 * mean, weights, 3)
+    assert occupancy[0] == pytest.approx(10 / 3 + work[0])
+    assert latency[0] == pytest.approx(10 + work[0] + mean)
+    same = sharing(10 + work, 10 + work, weights, 1)
+    assert same[0] is same[1]
+
+
+def test_short_prompts_gain_from_sharing_steps(scenario):
+    """100-token prompts are bound by the pass over the weights: a step takes many of them."""
+    found = one_gpu(scenario, workload={"request_rate": 50, "input_tokens": 100, "output_tokens": 200})
+    i = found.of(Phase.PREFILL)[-1]
+    assert found.operating[i][0] >= 4
+
+
+def test_unloaded_ttft_does_not_depend_on_replicas(h100, llama_8b, vllm, workload):
+    """https://github.com/ai-dynamo/dynamo/pull/8861 added replicas to fix the time of one prompt."""
+    traffic = Traffic.of(workload)
+    r = ReplicaSet.of(llama_8b, BF16, vllm, [(h100, Parallelism())])
+    queues = prompt_queues(r, traffic, 8192.0)
+    slowest = float(queues[0].latency.max())
+
+    def rates(limit: float) -> list[float]:
+        demand = PrefillDemand(
+            ttft=(Limit(0.99, limit),),
+            admission_miss=0.0,
+            first_step=np.zeros(1),
+            transfer=np.zeros((len(traffic.isl), 1)),
+            routing=Routing.LEAST_LOADED,
+        )
+        return prefill_curves(queues, np.array([0]), traffic, demand, STARTS).per_replica[0].tolist()
+
+    assert rates(0.999 * slowest) == [0.0] * len(STARTS)
+    assert min(rates(1.2 * slowest)) > 0
+
+
+def test_colocated_state_balances(h100, llama_8b, vllm, workload):
+    """Tokens out equal tokens in, and the step is what decoding and prompts leave."""
+    traffic = Traffic.of(workload)
+    r = ReplicaSet.of(llama_8b, BF16, vllm, [(h100, Parallelism())])
+    batch = np.array([[1.0], [16.0], [128.0]])
+    for policy in SchedulerPolicy:
+        state, _ = colocated_state(r, traffic, policy, np.array([2048.0]), batch)
+        assert state.rate * traffic.mean_osl * state.step == pytest.approx(batch)
+        assert state.decode_step / (1 - state.rate * state.stolen) == pytest.approx(state.step)
+        assert state.decode_step[:, 0] == pytest.approx(
+            decode_step_time(r, batch, traffic.decode_context)[:, 0], rel=1e-12
+        )
+
+
+def test_prefill_first_steals_more_than_chunked_prefill(h100, llama_8b, vllm, workload):
+    traffic = Traffic.of(workload)
+    r = ReplicaSet.of(llama_8b, BF16, vllm, [(h100, Parallelism())])
+    batch, budget = np.array([[64.0]]), np.array([2048.0])
+    chunked, first = (
+        colocated_state(r, traffic, policy, budget, batch)[0]
+        for policy in (SchedulerPolicy.CHUNKED_PREFILL, SchedulerPolicy.PREFILL_FIRST)
+    )
+    assert first.stolen[0, 0] > chunked.stolen[0, 0]
+
+
+# --------------------------------------------------------------------------------------------
+# What a curve promises, the prediction finds
+
+
+def deployed(loaded, found: CandidateSet, index: int, replicas: int, rate: float) -> Deployed:
+    choice = found.choices[index]
+    return Deployed(
+        phase=choice.phase,
+        item=loaded.scenario.fleet[choice.item],
+        parallelism=choice.parallelism,
+        replicas=replicas,
+        rate=rate,
+        token_budget=choice.token_budget,
+        kv_tokens=choice.kv_tokens,
+        max_num_seqs=choice.max_num_seqs,
+    )
+
+
+LENGTHS = [
+    {"input_tokens": 1000, "output_tokens": 200},
+    {"input_tokens": {"mean": 2000, "cv": 1.0}, "output_tokens": {"mean": 300, "cv": 0.8}},
+    {"preset": "azure-2023-conversation"},
+]
+
+
+@pytest.mark.parametrize("lengths", LENGTHS, ids=["fixed", "lognormal", "preset"])
+@pytest.mark.parametrize("replicas", [1, 4])
+def test_percentiles_at_capacity_meet_the_limits(scenario, vllm, lengths, replicas):
+    """At the capacity and the model error planned for: the SLO that binds is nearly used up, none is broken."""
+    slo = {"ttft_ms": {"p99": 1200}, "tpot_ms": {"p99": 25}}
+    loaded = scenario(
+        workload={"request_rate": 100} | lengths,
+        slo=slo,
+        fleet=[{"gpu": "h100-sxm", "price_per_gpu_hour": 3.0, "network_gbps_per_gpu": 400}],
+        options={"allowed_tp": [1]},
+    )
+    (service,) = loaded.scenario.services
+    found = build_candidates(loaded.scenario, service, vllm)
+    z = float(normal_quantile(loaded.scenario.options.confidence))
+    checked = set()
+    for i in found.of(Phase.PREFILL) + found.of(Phase.DECODE) + found.of(Phase.COLOCATED):
+        candidate, choice = found.candidates[i], found.choices[i]
+        rate = candidate.curve.capacity(replicas)
+        point = max(k for k, n in enumerate(candidate.curve.starts) if n <= replicas)
+        binds = found.binds[i][point]
+        groups = [deployed(loaded, found, i, replicas, rate)]
+        if choice.phase is not Phase.COLOCATED:
+            partner = _idle_partner(found, i)
+            groups.append(deployed(loaded, found, partner, 1000, rate))
+        ttft, tpot = predict_fleet(
+            Fleet(service=service, engine=vllm, groups=tuple(groups), routing=Routing.LEAST_LOADED), z
+        ).summaries()
+        shares = {Binding.TTFT: ttft.p99 / 1.2, Binding.TPOT: tpot.p99 / 0.025}
+        if choice.phase is not Phase.DECODE:
+            assert shares[Binding.TTFT] <= 1.0, candidate.name
+        if choice.phase is not Phase.PREFILL:
+            assert shares[Binding.TPOT] <= 1.0, candidate.name
+        if binds in shares and _alone_in_its_limit(choice, binds):
+            assert shares[binds] >= 0.85, (candidate.name, shares)
+            checked.add((choice.phase, binds))
+    assert {phase for phase, _ in checked} >= {Phase.DECODE, Phase.COLOCATED}
+
+
+def _idle_partner(found: CandidateSet, index: int) -> int:
+    """A candidate of the other phase that is allowed beside this one."""
+    prefill = found.choices[index].phase is Phase.PREFILL
+    others = found.of(Phase.DECODE if prefill else Phase.PREFILL)
+    return next(j for j in others if ((index, j) if prefill else (j, index)) not in found.illegal_pairs)
+
+
+def _alone_in_its_limit(choice, binds: Binding) -> bool:
+    """Whether no allowance for the other phase is part of the limit: a prefill's TTFT holds one."""
+    return choice.phase is Phase.COLOCATED or binds is Binding.TPOT
+
+
+@pytest.mark.parametrize("replicas", [1, 4])
+def test_ttft_at_the_capacity_of_prefill(h100, llama_8b, vllm, workload, replicas):
+    """The wait and the prompt alone: the p99 at capacity is the limit."""
+    from planner.prediction import prefill_queue
+    from planner.specs import FleetItem, Service
+
+    traffic = Traffic.of(workload)
+    r = ReplicaSet.of(llama_8b, BF16, vllm, [(h100, Parallelism())])
+    demand = PrefillDemand(
+        ttft=(Limit(0.99, 0.4),),
+        admission_miss=0.0,
+        first_step=np.zeros(1),
+        transfer=np.zeros((len(traffic.isl), 1)),
+        routing=Routing.LEAST_LOADED,
+    )
+    queues = prompt_queues(r, traffic, 8192.0)
+    curve = prefill_curves(queues, np.array([0]), traffic, demand, (replicas,))
+    rate = replicas * float(curve.per_replica[0, 0])
+    item = FleetItem(gpu=h100, price=None, max_gpus=None, node_size=8, network_bandwidth=5e10)
+    group = Deployed(
+        phase=Phase.PREFILL,
+        item=item,
+        parallelism=Parallelism(),
+        replicas=replicas,
+        rate=rate,
+        token_budget=8192,
+        kv_tokens=10**6,
+        max_num_seqs=256,
+    )
+    service = Service(model=llama_8b, precision=BF16, workload=workload, slo=Slo(targets=()), engine="vllm")
+    f = Fleet(service=service, engine=vllm, groups=(group,), routing=Routing.LEAST_LOADED)
+    _, sojourn = prefill_queue(f, group, traffic, 0.0)
+    assert 0.85 <= float(sojourn.quantile(0.99)) / 0.4 <= 1.001
+
+
+def test_the_first_step_is_taken_from_the_ttft(scenario):
+    """A prefill candidate that leaves room for slower first steps carries less."""
+    found = one_gpu(scenario)
+    by_path: dict[float, list[tuple[float, float]]] = {}
+    for i in found.of(Phase.PREFILL):
+        choice = found.choices[i]
+        by_path.setdefault(choice.path_rate, []).append(
+            (choice.first_step, found.candidates[i].curve.per_replica[0])
+        )
+    for pairs in by_path.values():
+        rates = [rate for _, rate in sorted(pairs)]
+        assert rates == sorted(rates, reverse=True)
+    assert FIRST_STEPS == 1.5
+
+
+# --------------------------------------------------------------------------------------------
+# Overload
+
+
+def test_overload_has_no_steady_state(h100, llama_8b, vllm, workload):
+    """https://github.com/sgl-project/sglang/issues/6411: 1.25 of what prefill can do; TTFT has no value."""
+    traffic = Traffic.of(workload)
+    r = ReplicaSet.of(llama_8b, BF16, vllm, [(h100, Parallelism())])
+    (queue, *_) = prompt_queues(r, traffic, 2048.0)
+    at_most = max(1 / float(q.shape.mean[0]) for q in prompt_queues(r, traffic, 2048.0))
+    wait = queue.shape.wait(1.25 * at_most, 1.0, 1.0)
+    assert math.isinf(float(wait.mean[0]))
+    for limit in (1.0, 1e3, 1e6):
+        demand = PrefillDemand(
+            ttft=(Limit(0.99, limit),),
+            admission_miss=0.0,
+            first_step=np.zeros(1),
+            transfer=np.zeros((len(traffic.isl), 1)),
+            routing=Routing.LEAST_LOADED,
+        )
+        curve = prefill_curves(prompt_queues(r, traffic, 2048.0), np.array([0]), traffic, demand, (1, 64))
+        assert curve.per_replica.max() < at_most
