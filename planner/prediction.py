@@ -184,34 +184,36 @@ def _prefill(
     fleet: Fleet, group: Deployed, decode: Sequence[_Decode], traffic: Traffic, z: float
 ) -> Component:
     """TTFT of the requests that one prefill group takes."""
-    service, sojourn = prefill_queue(fleet, group, traffic, z)
-    if not math.isfinite(float(sojourn.mean)):
-        return Component(_share(fleet, group), math.inf, lambda _t: 1.0, math.inf)
     after = [(d.share, _transfer(fleet, group, d.group, traffic) + d.first_step) for d in decode]
-    latency = np.concatenate([service + extra for _, extra in after])
     weights = np.concatenate([share * traffic.isl_weights for share, _ in after])
-    total = sojourn.wait.plus(latency, weights)
+    totals = [
+        sojourn.wait.plus(np.concatenate([sojourn.service + extra for _, extra in after]), weights)
+        for sojourn in prefill_sojourns(fleet, group, traffic, z)
+    ]
+    return _fastest(_share(fleet, group), totals)
+
+
+def _fastest(share: float, sojourns: Sequence[Sojourn]) -> Component:
+    """The engine does at least as well as the best of its ways, at every percentile."""
+    steady = [s for s in sojourns if math.isfinite(float(s.mean))]
+    if not steady:
+        return Component(share, math.inf, lambda _t: 1.0, math.inf)
     return Component(
-        _share(fleet, group),
-        float(total.mean),
-        lambda t: float(total.exceeds(t)),
-        float(latency.max()),
+        share,
+        min(float(s.mean) for s in steady),
+        lambda t: min(float(s.exceeds(t)) for s in steady),
+        min(float(s.service.max()) for s in steady),
     )
 
 
-def prefill_queue(fleet: Fleet, group: Deployed, traffic: Traffic, z: float) -> tuple[FloatArray, Sojourn]:
-    """Own service of each prompt length, and wait plus service, at the number of prompts per step that
-    the group's load brings about (the one with the shortest mean)."""
-    r = replica_set(fleet, group, z)
-    best: tuple[FloatArray, Sojourn] | None = None
-    for queue in prompt_queues(r, traffic, group.token_budget):
-        own, shape = queue.latency[0], queue.shape.at(np.array(0))
+def prefill_sojourns(fleet: Fleet, group: Deployed, traffic: Traffic, z: float) -> tuple[Sojourn, ...]:
+    """Wait plus own time of a prompt, for each number of prompts per step."""
+    sojourns = []
+    for queue in prompt_queues(replica_set(fleet, group, z), traffic, group.token_budget):
+        shape = queue.shape.at(np.array(0))
         wait = pooled_wait(fleet.routing, shape, group.rate, group.replicas, traffic.arrival_scv)
-        sojourn = wait.plus(own, traffic.isl_weights)
-        if best is None or sojourn.mean < best[1].mean:
-            best = (own, sojourn)
-    assert best is not None
-    return best
+        sojourns.append(wait.plus(queue.latency[0], traffic.isl_weights))
+    return tuple(sojourns)
 
 
 def prefill_occupancy(fleet: Fleet, group: Deployed, z: float = 0.0) -> Occupancy:
@@ -350,9 +352,8 @@ def _colocated(fleet: Fleet, group: Deployed, traffic: Traffic, z: float) -> tup
     state, _ = colocated_state(r, traffic, fleet.engine.scheduler, budget, around)
     floor = float(decode_step_time(r, np.array([[1.0]]), traffic.decode_context)[0, 0])
 
-    sojourn = _colocated_sojourn(fleet, group, r, traffic, float(state.decode_step[1, 0]), batch)
-    longest = float(sojourn.service.max())
-    ttft = Component(share, float(sojourn.mean), lambda t: float(sojourn.exceeds(t)), longest)
+    step = float(state.decode_step[1, 0])
+    ttft = _fastest(share, _colocated_sojourns(fleet, group, r, traffic, step, batch))
 
     decode = state.decode_step[:, 0]
     slope = float((decode[2] - decode[0]) / (around[2, 0] - around[0, 0]))
@@ -371,22 +372,20 @@ def _colocated(fleet: Fleet, group: Deployed, traffic: Traffic, z: float) -> tup
     return ttft, Component(share, tpot, exceeds, 2 * tpot)
 
 
-def _colocated_sojourn(
+def _colocated_sojourns(
     fleet: Fleet, group: Deployed, r: ReplicaSet, traffic: Traffic, decode_step: float, batch: float
-) -> Sojourn:
-    """Wait plus own steps at the number of prompts per step with the shortest mean."""
+) -> list[Sojourn]:
+    """Wait plus own steps of a prompt, for each number of prompts per step."""
     policy, weights = fleet.engine.scheduler, traffic.isl_weights
     budget, held = np.array([float(group.token_budget)]), np.array([[batch]])
-    best: Sojourn | None = None
-    alone: FloatArray | None = None
-    for number in COLOCATED_PROMPTS_PER_STEP:
-        service = colocated_prompts(r, traffic, policy, budget, held, number).service[:, 0, 0]
-        alone = service if alone is None else alone
-        occupancy, latency = sharing(alone, service, weights, number)
+    services = [
+        colocated_prompts(r, traffic, policy, budget, held, number).service[:, 0, 0]
+        for number in COLOCATED_PROMPTS_PER_STEP
+    ]
+    sojourns = []
+    for number, service in zip(COLOCATED_PROMPTS_PER_STEP, services, strict=True):
+        occupancy, latency = sharing(services[0], service, weights, number)
         shape = ServiceShape.of(occupancy / group.parallelism.pp, weights)
         wait = pooled_wait(fleet.routing, shape, group.rate, group.replicas, traffic.arrival_scv)
-        sojourn = wait.plus(latency + 0.5 * decode_step, weights)
-        if best is None or sojourn.mean < best.mean:
-            best = sojourn
-    assert best is not None
-    return best
+        sojourns.append(wait.plus(latency + 0.5 * decode_step, weights))
+    return sojourns

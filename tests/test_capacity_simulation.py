@@ -27,7 +27,7 @@ from planner.collectives import kv_transfer_time, network_rate
 from planner.engines import load_engine
 from planner.latency import ReplicaSet, decode_step_time, prompt_time
 from planner.plan import LatencySummary
-from planner.prediction import Deployed, Fleet, predict_fleet, prefill_queue
+from planner.prediction import Deployed, Fleet, predict_fleet, prefill_sojourns
 from planner.specs import (
     Dtype,
     FleetItem,
@@ -416,7 +416,7 @@ def test_prefill_wait_without_sharing_of_steps(lengths, replicas, load):
     rate = prefill_rate(lengths, replicas, load)
     f = fleet(SMALL, lengths, rate, group(Phase.PREFILL, "h100-sxm", 1, replicas, rate))
     seen = simulate_one_prompt_per_step(f, Requests.draw(f, 60_000, np.random.default_rng(2)))
-    _, sojourn = prefill_queue(f, f.groups[0], Traffic.of(f.service.workload), 0.0)
+    _, sojourn = prefill_sojourns(f, f.groups[0], Traffic.of(f.service.workload), 0.0)
     assert float(sojourn.mean) == pytest.approx(seen.mean(), rel=0.06)
     assert float(sojourn.quantile(0.9)) == pytest.approx(np.quantile(seen, 0.9), rel=0.1)
     assert float(sojourn.quantile(0.99)) == pytest.approx(np.quantile(seen, 0.99), rel=0.15)
@@ -433,7 +433,7 @@ def test_prompts_that_share_steps(lengths, load):
     requests = Requests.draw(f, 40_000, np.random.default_rng(3))
     only_prompts = Requests(requests.arrival, requests.isl, np.ones(len(requests.osl), dtype=int))
     seen = _steps(f, f.groups[0], only_prompts)[0] - requests.arrival
-    _, sojourn = prefill_queue(f, f.groups[0], Traffic.of(f.service.workload), 0.0)
+    _, sojourn = prefill_sojourns(f, f.groups[0], Traffic.of(f.service.workload), 0.0)
     assert float(sojourn.mean) == pytest.approx(seen.mean(), rel=0.15)
     assert -0.15 < float(sojourn.quantile(0.99)) / np.quantile(seen, 0.99) - 1 < 0.25
 

@@ -27,9 +27,10 @@ def without_dominated(problem: Problem) -> Problem:
     two equal candidates one stays.
     """
     alive = [c.max_replicas for c in problem.candidates]
+    illegal = _illegal_partners(problem)
     for family in _families(problem):
         for i in sorted(family, reverse=True):
-            if any(k != i and alive[k] > 0 and _dominates(problem, k, i) for k in family):
+            if any(k != i and alive[k] > 0 and _dominates(problem, illegal, k, i) for k in family):
                 alive[i] = 0
     return with_limits(problem, alive)
 
@@ -43,12 +44,12 @@ def _families(problem: Problem) -> Iterator[list[int]]:
     yield from families.values()
 
 
-def _dominates(problem: Problem, k: int, i: int) -> bool:
+def _dominates(problem: Problem, illegal: list[set[int]], k: int, i: int) -> bool:
     """Whether k makes i superfluous."""
     better, worse = problem.candidates[k], problem.candidates[i]
     if worse.gpus % better.gpus or better.max_replicas < replica_limit(problem, k):
         return False
-    if not _partners(problem, k) <= _partners(problem, i):
+    if not illegal[k] <= illegal[i]:
         return False
     factor = worse.gpus // better.gpus
     enough = float("inf") if problem.demand is None else problem.demand
@@ -74,7 +75,11 @@ def _corners(problem: Problem, i: int, factor: int, k: int) -> Iterator[int]:
     yield from sorted(n for n in breaks if 1 <= n <= limit)
 
 
-def _partners(problem: Problem, index: int) -> set[int]:
-    """Illegal partners of a candidate, among those still in."""
-    partners = {j if i == index else i for i, j in problem.illegal_pairs if index in (i, j)}
-    return {k for k in partners if problem.candidates[k].max_replicas > 0}
+def _illegal_partners(problem: Problem) -> list[set[int]]:
+    """Illegal partners of each candidate, among those still in."""
+    partners: list[set[int]] = [set() for _ in problem.candidates]
+    for i, j in problem.illegal_pairs:
+        if problem.candidates[i].max_replicas > 0 and problem.candidates[j].max_replicas > 0:
+            partners[i].add(j)
+            partners[j].add(i)
+    return partners

@@ -47,6 +47,34 @@ def tidy(problem: Problem, fleet: Fleet) -> Fleet:
     return fleet
 
 
+def roomiest(problem: Problem, fleet: Fleet) -> Fleet:
+    """`fleet` with each group swapped for the one on the same GPUs that carries the most.
+
+    Such swaps change no objective but throughput: what they add is room before the SLOs are missed.
+    """
+    for i, n in enumerate(fleet.replicas):
+        if n == 0:
+            continue
+        rivals = sorted(_alike(problem, fleet, i), key=lambda k: -problem.usable(k, n))
+        for k in rivals:
+            if problem.usable(k, n) <= problem.usable(i, n):
+                break
+            moved = build_fleet(problem, _changed(fleet, {i: 0, k: n}))
+            if not broken(problem, moved):
+                fleet = moved
+                break
+    return fleet
+
+
+def _alike(problem: Problem, fleet: Fleet, i: int) -> Iterator[int]:
+    """Unused candidates with the phase, GPU type and GPUs per replica of candidate i."""
+    mine = problem.candidates[i]
+    for k, other in enumerate(problem.candidates):
+        same = (other.phase, other.gpu_type, other.gpus) == (mine.phase, mine.gpu_type, mine.gpus)
+        if same and fleet.replicas[k] == 0 and other.max_replicas >= fleet.replicas[i]:
+            yield k
+
+
 def _sized(problem: Problem, phase: Phase, rate: float) -> list[tuple[float, int, int]]:
     """Objective weight of the GPUs used, candidate, replicas: each candidate that carries `rate` alone."""
     sizes = []

@@ -13,7 +13,7 @@ from planner.program.check import verify
 from planner.program.dominance import without_dominated
 from planner.program.encoding import Encoding, encode, objective_terms
 from planner.program.fleet import Fleet, build_fleet, distribute, loss
-from planner.program.heuristic import simple_plan, tidy
+from planner.program.heuristic import roomiest, simple_plan, tidy
 from planner.program.limits import legal_islands, loss_bound, restrict, tighten, with_limits
 from planner.program.problem import Problem, Solution
 from planner.program.rows import LinearProgram, Row, merged
@@ -60,7 +60,7 @@ def solve(problem: Problem, *, solver: str = "highs", time_limit: float | None =
         if outcome.stopped:
             raise SolverError(f"no plan found within the time limit of {time_limit:g} s")
         return None
-    solution = _solution(problem, tidy(problem, outcome.fleet), outcome)
+    solution = _solution(problem, roomiest(problem, tidy(problem, outcome.fleet)), outcome)
     verify(problem, solution)
     return solution
 
