@@ -155,7 +155,7 @@ def _report(
     median, worst = percentile(times, 0.5), max(times)
     heading(f"{len(solved)} programs of real candidates, gap {gap:.1%}, one thread")
     print(f"candidates          {spread([i.candidates for i in solved], '', 0)}")
-    print(f"  left after dominance {spread([i.left for i in solved], '', 0)}")
+    print(f"  after dominance   {spread([i.left for i in solved], '', 0)}")
     print(f"columns             {spread([i.columns for i in solved], '', 0)}")
     print(f"rows                {spread([i.rows for i in solved], '', 0)}")
     print(f"evaluation          {spread([i.evaluation for i in solved], 'CPU-s')}")

@@ -275,13 +275,29 @@ def _closed(c: Configuration, load: Load, slots: int, z: float) -> _Point:
             time = prompt_time(r_prompt, load.isl, 0.0, float(c.engine.prefill_token_budget))
             tpot = step
         service = float(time.service[0])
-        wait = _closed_wait(rate, service / prompts.parallelism.pp, prompts.count, admitted)
-        ttft = wait + service + (0.0 if c.colocated else transfer + step)
-        rate = admitted / (ttft + (load.osl - 1) * tpot)
+        unqueued = service + (0.0 if c.colocated else transfer + step) + (load.osl - 1) * tpot
+        rate = _closed_rate(unqueued, service / prompts.parallelism.pp, prompts.count, admitted)
+        ttft = admitted / rate - (load.osl - 1) * tpot
         fresh = rate * load.osl * tpot / c.decoding.count
         batch = 0.5 * (batch + min(max(fresh, 1e-3), admitted / c.decoding.count))
     beyond = (clients - admitted) / rate if clients > admitted else 0.0
     return _Point(ttft + beyond, tpot, rate, batch)
+
+
+def _closed_rate(unqueued: float, occupancy: float, servers: int, clients: float) -> float:
+    """Rate at which all clients are under way: ``rate (unqueued + wait(rate)) = clients``. [req/s]
+
+    The left side grows with the rate, so that bisection finds the one solution; iterating over the wait
+    would swing between an empty and an overloaded queue.
+    """
+    low, high = 0.0, clients / unqueued
+    for _ in range(_FIXED_POINT_STEPS):
+        middle = 0.5 * (low + high)
+        if middle * (unqueued + _closed_wait(middle, occupancy, servers, clients)) < clients:
+            low = middle
+        else:
+            high = middle
+    return high
 
 
 def _closed_wait(rate: float, occupancy: float, servers: int, clients: float) -> float:

@@ -51,6 +51,8 @@ from planner.transformer import kv_bytes_per_token
 INTERVAL_Z = 1.2816  # normal quantile of 0.9: the interval covers 80 % of the model error [1]
 _PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 _TOLERANCE = 1e-4
+_BATCHES, _BATCHES_SPAN = 96, 1024.0  # grid of batches, and its largest over its smallest [1]
+_BISECTIONS = 24
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -311,20 +313,28 @@ def decode_group_occupancy(fleet: Fleet, group: Deployed, z: float = 0.0) -> Occ
 
 
 def _operating_batch(r: ReplicaSet, traffic: Traffic, policy: SchedulerPolicy, group: Deployed) -> float:
-    """Batch that a colocated replica holds at the group's rate; inf if it cannot."""
+    """Smallest batch at which a colocated replica serves the group's rate; inf if there is none.
+
+    The rate may fall again with the batch, where prompts cost more beside more sequences: a first batch is
+    looked for on a grid, then refined by bisection.
+    """
     target = group.rate / group.replicas
     budget = np.array([float(group.token_budget)])
 
-    def rate(batch: float) -> float:
-        state, _ = colocated_state(r, traffic, policy, budget, np.array([[batch]]))
-        return float(state.rate[0, 0])
+    def rates(batches: FloatArray) -> FloatArray:
+        state, _ = colocated_state(r, traffic, policy, budget, batches[:, None])
+        return state.rate[:, 0]
 
-    low, high = 0.0, float(min(group.max_num_seqs, group.token_budget / 2))
-    if rate(high) < target:
+    largest = float(min(group.max_num_seqs, group.token_budget / 2))
+    grid = np.geomspace(largest / _BATCHES_SPAN, largest, _BATCHES)
+    enough = np.flatnonzero(rates(grid) >= target)
+    if not len(enough):
         return math.inf
-    for _ in range(40):
+    first = int(enough[0])
+    low, high = float(grid[first - 1]) if first else 0.0, float(grid[first])
+    for _ in range(_BISECTIONS):
         middle = 0.5 * (low + high)
-        low, high = (middle, high) if rate(middle) < target else (low, middle)
+        low, high = (middle, high) if rates(np.array([middle]))[0] < target else (low, middle)
     return high
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from planner.catalog import traffic_names
 from planner.documents.scenario import scenario_from_text
+from planner.documents.schemas import json_schemas
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -61,3 +62,8 @@ def test_links_lead_somewhere() -> None:
     targets = re.findall(r"\]\(([^)#:]+)\)", TEXT)
     assert targets
     assert [t for t in targets if not (ROOT / t).exists()] == []
+
+
+def test_every_option_is_named() -> None:
+    properties = json_schemas()["scenario"]["$defs"]["OptionsDocument"]["properties"]
+    assert [name for name in properties if f"`{name}`" not in TEXT and f"options.{name}" not in TEXT] == []

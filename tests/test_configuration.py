@@ -1,0 +1,230 @@
+"""One configuration at one load: closed and open loops, and refusals."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import pytest
+
+from planner.configuration import Configuration, Load, Replicas, default_precision, predict
+from planner.errors import InfeasibleError, SpecError
+from planner.latency import ReplicaSet, decode_step_time, prompt_time
+from planner.specs import Dtype, Parallelism, Precision
+
+BF16 = Precision(weights=Dtype.BF16, kv_cache=Dtype.BF16)
+
+
+@pytest.fixture
+def colocated(llama_8b, vllm, h100):
+    return Configuration(
+        model=llama_8b,
+        precision=BF16,
+        engine=vllm,
+        colocated=Replicas(count=1, gpu=h100, parallelism=Parallelism()),
+    )
+
+
+@pytest.fixture
+def apart(llama_8b, vllm, h100, a100):
+    return Configuration(
+        model=llama_8b,
+        precision=BF16,
+        engine=vllm,
+        prefill=Replicas(count=1, gpu=h100, parallelism=Parallelism()),
+        decode=Replicas(count=2, gpu=a100, parallelism=Parallelism()),
+    )
+
+
+# --------------------------------------------------------------------------------------------
+# Closed loop
+
+
+def test_one_client(colocated, llama_8b, vllm, h100):
+    """A prompt, then steps of one sequence; nothing waits and nothing else is in the steps."""
+    found = predict(colocated, Load(isl=1000, osl=200, concurrency=1))
+    r = ReplicaSet.of(llama_8b, BF16, vllm, [(h100, Parallelism())])
+    step = float(decode_step_time(r, 1.0, 1100.0)[0])
+    assert found.tpot == pytest.approx(step, rel=0.03)
+    alone = float(prompt_time(r, 1000.0, 0.0, 8192.0).service[0])
+    assert alone <= found.ttft <= alone + 1.01 * step
+    assert found.rate == pytest.approx(1 / (found.ttft + 199 * found.tpot), rel=1e-6)
+
+
+@pytest.mark.parametrize("which", ["colocated", "apart"])
+def test_closed_loop_obeys_littles_law(which, request):
+    c = request.getfixturevalue(which)
+    for clients in (1, 8, 64, 200):
+        found = predict(c, Load(isl=1000, osl=200, concurrency=clients))
+        assert found.rate * (found.ttft + 199 * found.tpot) == pytest.approx(clients, rel=1e-3)
+        assert found.batch * c.decoding.count <= clients * (1 + 1e-9)
+        assert found.ttft_range[0] < found.ttft < found.ttft_range[1]
+        assert found.tpot_range[0] < found.tpot < found.tpot_range[1]
+
+
+@pytest.mark.parametrize("which", ["colocated", "apart"])
+def test_more_clients_are_slower_and_serve_more(which, request):
+    c = request.getfixturevalue(which)
+    found = [predict(c, Load(isl=1000, osl=200, concurrency=n)) for n in (1, 4, 16, 64, 256)]
+    for before, after in pairwise(found):
+        assert after.tpot >= before.tpot * (1 - 1e-3)
+        assert after.rate >= before.rate * (1 - 1e-3)
+        assert after.ttft >= before.ttft * (1 - 1e-3)
+
+
+def test_clients_beyond_the_cache_wait(colocated):
+    """https://github.com/ai-dynamo/aiconfigurator/pull/652: they queue, and TPOT stays where it is."""
+    slots = predict(colocated, Load(isl=8000, osl=1000, concurrency=1)).max_concurrency
+    at, beyond = (predict(colocated, Load(isl=8000, osl=1000, concurrency=n)) for n in (slots, 3 * slots))
+    assert beyond.tpot == pytest.approx(at.tpot, rel=1e-6)
+    assert beyond.rate == pytest.approx(at.rate, rel=1e-6)
+    assert beyond.ttft == pytest.approx(at.ttft + 2 * slots / at.rate, rel=1e-3)
+    assert "exceed" in beyond.notes[0]
+    assert not at.notes
+
+
+def test_splitting_removes_the_prompts_from_the_steps(colocated, llama_8b, vllm, h100):
+    both = Configuration(
+        model=llama_8b,
+        precision=BF16,
+        engine=vllm,
+        prefill=Replicas(count=1, gpu=h100, parallelism=Parallelism()),
+        decode=Replicas(count=1, gpu=h100, parallelism=Parallelism()),
+    )
+    load = Load(isl=4000, osl=200, concurrency=32)
+    assert predict(both, load).tpot < predict(colocated, load).tpot
+
+
+# --------------------------------------------------------------------------------------------
+# Open loop
+
+
+@pytest.mark.parametrize("which", ["colocated", "apart"])
+def test_open_loop_grows_with_the_rate_until_it_has_no_steady_state(which, request):
+    c = request.getfixturevalue(which)
+    found = [predict(c, Load(isl=1000, osl=200, rate=rate)) for rate in (0.1, 5, 10, 15)]
+    for before, after in pairwise(found):
+        assert after.tpot >= before.tpot
+        assert after.ttft >= before.ttft
+        assert after.batch > before.batch
+    assert found[-1].rate == 15
+    with pytest.raises(InfeasibleError, match="no steady state"):
+        predict(c, Load(isl=1000, osl=200, rate=500))
+
+
+def test_an_idle_open_loop_equals_one_client(colocated):
+    closed = predict(colocated, Load(isl=1000, osl=200, concurrency=1))
+    opened = predict(colocated, Load(isl=1000, osl=200, rate=1e-4))
+    assert opened.tpot == pytest.approx(closed.tpot, rel=0.03)
+    assert opened.ttft == pytest.approx(closed.ttft, rel=0.2)  # it may meet a step that runs
+
+
+def test_the_range_may_reach_beyond_the_steady_state(colocated):
+    """A rate that the expected times carry and the pessimistic ones do not."""
+    rate = 10.0
+    while math.isfinite(predict(colocated, Load(isl=1000, osl=200, rate=rate)).ttft_range[1]):
+        rate *= 1.1
+    found = predict(colocated, Load(isl=1000, osl=200, rate=rate))
+    assert math.isfinite(found.ttft)
+
+
+# --------------------------------------------------------------------------------------------
+# What comes with it
+
+
+def test_memory_and_breakdowns(colocated):
+    found = predict(colocated, Load(isl=1000, osl=200, concurrency=32))
+    assert found.kv_bytes_per_token == 131072
+    assert found.max_concurrency == found.kv_tokens // 1200
+    assert found.memory.fits
+    assert {"head", "host", "decode attention"} <= {line.name for line in found.decode}
+    assert {"head", "host", "prefill attention"} <= {line.name for line in found.prefill}
+
+
+def test_estimated_profiles_are_pointed_out(llama_8b, vllm):
+    from planner import catalog
+
+    c = Configuration(
+        model=llama_8b,
+        precision=BF16,
+        engine=vllm,
+        colocated=Replicas(count=1, gpu=catalog.load_gpu("mi300x"), parallelism=Parallelism()),
+    )
+    assert any("estimated" in note for note in predict(c, Load(isl=100, osl=100, concurrency=1)).notes)
+
+
+def test_default_precision(llama_8b):
+    assert default_precision(llama_8b) == BF16
+    assert default_precision(llama_8b, "fp8", "fp8") == Precision(weights=Dtype.FP8, kv_cache=Dtype.FP8)
+    with pytest.raises(SpecError, match=r"unknown precision 'fp7'; known: .*fp8"):
+        default_precision(llama_8b, "fp7")
+
+
+# --------------------------------------------------------------------------------------------
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("load", "message"),
+    [
+        ({"isl": 10, "osl": 10}, "either a concurrency or a rate"),
+        ({"isl": 10, "osl": 10, "rate": 1, "concurrency": 1}, "either a concurrency or a rate"),
+        ({"isl": 0, "osl": 10, "rate": 1}, "isl must be a finite number > 0"),
+        ({"isl": 10, "osl": math.inf, "rate": 1}, "osl must be a finite number > 0"),
+        ({"isl": 10, "osl": 10, "rate": -1}, "rate must be a finite number > 0"),
+        ({"isl": 10, "osl": 10, "concurrency": math.nan}, "concurrency must be a finite number > 0"),
+    ],
+)
+def test_loads_that_are_none(load, message):
+    with pytest.raises(SpecError, match=message):
+        Load(**load)
+
+
+def test_half_a_configuration_is_refused(llama_8b, vllm, h100):
+    one = Replicas(count=1, gpu=h100, parallelism=Parallelism())
+    for pools in ({}, {"prefill": one}, {"colocated": one, "prefill": one, "decode": one}):
+        with pytest.raises(SpecError, match="colocated, or it has a prefill and a decode pool"):
+            Configuration(model=llama_8b, precision=BF16, engine=vllm, **pools)
+
+
+def test_illegal_tp_names_the_nearest_legal_one(llama_8b, vllm, h100):
+    three = Replicas(count=1, gpu=h100, parallelism=Parallelism(tp=3))
+    with pytest.raises(SpecError, match=r"TP 3 does not divide.*nearest legal TP is 2"):
+        Configuration(model=llama_8b, precision=BF16, engine=vllm, colocated=three)
+
+
+def test_illegal_pairs_are_refused(llama_8b, vllm, h100):
+    wide, narrow = (Replicas(count=1, gpu=h100, parallelism=Parallelism(tp=tp)) for tp in (8, 4))
+    with pytest.raises(SpecError, match="prefill TP 8 exceeds decode TP 4"):
+        Configuration(model=llama_8b, precision=BF16, engine=vllm, prefill=wide, decode=narrow)
+    Configuration(model=llama_8b, precision=BF16, engine=vllm, prefill=narrow, decode=wide)
+
+
+def test_a_world_size_without_all_reduce_is_refused(llama_8b, vllm, h100):
+    sixteen = Replicas(count=1, gpu=h100, parallelism=Parallelism(tp=16))
+    with pytest.raises(SpecError, match="no all-reduce over 16 GPUs"):
+        Configuration(model=llama_8b, precision=BF16, engine=vllm, colocated=sixteen)
+
+
+def test_what_does_not_fit_is_refused_with_the_smallest_tp(llama_70b, vllm, h100):
+    c = Configuration(
+        model=llama_70b,
+        precision=BF16,
+        engine=vllm,
+        colocated=Replicas(count=1, gpu=h100, parallelism=Parallelism()),
+    )
+    with pytest.raises(InfeasibleError, match=r"the smallest TP that fits is [24]"):
+        predict(c, Load(isl=1000, osl=100, concurrency=1))
+
+
+def test_one_sequence_too_long_for_the_cache_is_refused(llama_8b, vllm):
+    from planner import catalog
+
+    c = Configuration(
+        model=llama_8b,
+        precision=BF16,
+        engine=vllm,
+        colocated=Replicas(count=1, gpu=catalog.load_gpu("l4"), parallelism=Parallelism()),
+    )
+    with pytest.raises(InfeasibleError, match=r"tokens of KV cache for one sequence of 101,000"):
+        predict(c, Load(isl=100_000, osl=1000, concurrency=1))
