@@ -45,6 +45,7 @@ PROMPTS_PER_STEP = (1, 2, 4, 8, 16, 32)
 COLOCATED_PROMPTS_PER_STEP = (1, 4)
 MOST_ELASTICITY = 0.95  # of a step in its batch; no steady state is near beyond [1]
 FIRST_STEPS = 1.5  # a new sequence waits for half a step that runs, then for its own [1]
+_TINY = 1e-30
 _LEAST_OCCUPANCY = 1e-3  # of the shortest prompt, in mean occupancies [1]
 _BISECTIONS = 22
 _BATCH_POINTS = 25
@@ -390,33 +391,13 @@ class ColocatedState:
     stolen_square: FloatArray
 
 
-def colocated_prompts(
-    r: ReplicaSet,
-    traffic: Traffic,
-    policy: SchedulerPolicy,
-    token_budget: FloatArray,
-    batch: FloatArray,
-    number: int = 1,
-) -> PromptTime:
-    """Time of each prompt length beside `number` - 1 average ones and `batch` sequences that decode,
-    shape (points, grid, C)."""
-    return prompt_time(
-        r,
-        traffic.query[:, None, None],
-        traffic.cached[:, None, None],
-        token_budget,
-        Companions(number - 1.0, traffic.mean_query, traffic.mean_area),
-        decode_batch=0.0 * batch if policy is SchedulerPolicy.PREFILL_FIRST else batch,
-        context=traffic.decode_context,
-    )
-
-
 def colocated_state(
     r: ReplicaSet, traffic: Traffic, policy: SchedulerPolicy, token_budget: FloatArray, batch: FloatArray
-) -> tuple[ColocatedState, PromptTime]:
+) -> tuple[ColocatedState, tuple[PromptTime, ...]]:
     r"""Steady state of colocated replicas that hold `batch` decoding sequences, shape (grid, C).
 
-    Returns the state and the time of each prompt length, shape (points, grid, C).
+    Returns the state, and the time of each prompt length, shape (points, grid, C), beside the companions
+    that :data:`COLOCATED_PROMPTS_PER_STEP` says.
 
     Notes
     -----
@@ -427,23 +408,41 @@ def colocated_state(
     chunked prefill, ``TPOT = t_dec + B (steps/osl)(t_mixed - t_dec)``). With prefill first, decoding
     stops for the whole prompt: :math:`\Delta` is the prompt's own time. A pipeline's stages are held up
     one at a time.
+
+    The first prompt of a step hides behind the pass over the weights, those beside it do not. A step meets
+    :math:`m = B/osl` new prompts, Poisson: with k of them taking :math:`k(\Delta_1 + (k-1)c)`,
+    each takes :math:`\Delta_1 + mc`.
     """
-    time = colocated_prompts(r, traffic, policy, token_budget, batch)
-    stolen = (time.service if policy is SchedulerPolicy.PREFILL_FIRST else time.stolen) / r.pp
-    weights = traffic.isl_weights
-    mean = np.tensordot(weights, stolen, axes=1)
-    square = np.tensordot(weights, stolen**2, axes=1)
+    times = tuple(
+        prompt_time(
+            r,
+            traffic.query[:, None, None],
+            traffic.cached[:, None, None],
+            token_budget,
+            Companions(number - 1.0, traffic.mean_query, traffic.mean_area),
+            decode_batch=0.0 * batch if policy is SchedulerPolicy.PREFILL_FIRST else batch,
+            context=traffic.decode_context,
+        )
+        for number in COLOCATED_PROMPTS_PER_STEP
+    )
+    stops = [time.service if policy is SchedulerPolicy.PREFILL_FIRST else time.stolen for time in times]
+    weights, many = traffic.isl_weights, COLOCATED_PROMPTS_PER_STEP[-1]
+    alone = np.tensordot(weights, stops[0], axes=1) / r.pp
+    together = np.tensordot(weights, stops[-1], axes=1) / (many * r.pp)
+    met = np.minimum(batch / (traffic.mean_osl * r.pp), many - 1)
+    stolen = np.maximum(alone + met * (together - alone) / (many - 1), 0.0)
+    square = np.tensordot(weights, stops[0] ** 2, axes=1) / r.pp**2
     decode = decode_step_time(r, batch, traffic.decode_context)
-    rate = batch / (traffic.mean_osl * decode + batch * mean)
+    rate = batch / (traffic.mean_osl * decode + batch * stolen)
     state = ColocatedState(
         batch=batch,
         rate=rate,
         step=batch / (rate * traffic.mean_osl),
         decode_step=decode,
-        stolen=mean,
-        stolen_square=square,
+        stolen=stolen,
+        stolen_square=square * (stolen / np.maximum(alone, _TINY)) ** 2,
     )
-    return state, time
+    return state, times
 
 
 @dataclass(frozen=True, slots=True)
@@ -469,15 +468,11 @@ def colocated_table(r: ReplicaSet, traffic: Traffic, demand: ColocatedDemand) ->
     slots = batch_for_tokens(demand.kv_tokens, traffic, demand.admission_miss)
     largest = np.maximum(np.minimum(np.minimum(slots, demand.max_num_seqs), demand.token_budget / 2), 1.0)
     batch = np.geomspace(1 / 128, 1.0, _BATCH_POINTS)[:, None] * largest
-    state, time = colocated_state(r, traffic, demand.policy, demand.token_budget, batch)
+    state, times = colocated_state(r, traffic, demand.policy, demand.token_budget, batch)
+    services = [np.ascontiguousarray(np.moveaxis(time.service, 0, -1)) for time in times]
     queues = []
-    alone = np.ascontiguousarray(np.moveaxis(time.service, 0, -1))
-    for number in COLOCATED_PROMPTS_PER_STEP:
-        service = alone
-        if number > 1:
-            time = colocated_prompts(r, traffic, demand.policy, demand.token_budget, batch, number)
-            service = np.ascontiguousarray(np.moveaxis(time.service, 0, -1))
-        occupancy, latency = sharing(alone, service, traffic.isl_weights, number)
+    for number, service in zip(COLOCATED_PROMPTS_PER_STEP, services, strict=True):
+        occupancy, latency = sharing(services[0], service, traffic.isl_weights, number)
         occupancy = occupancy / r.pp[:, None]
         # the shape of the distribution changes slowly with the batch, its mean does not
         coarse = ServiceShape.of(occupancy[::_SHAPE_STRIDE], traffic.isl_weights)
@@ -496,9 +491,14 @@ def colocated_curves(
     margins = {
         Binding.TPOT: _tpot_margin(state, traffic, demand.tpot, counts),
         Binding.TTFT: _ttft_margin(table, traffic, demand, counts),
-        Binding.KV_CAPACITY: _slot_margin(state, slots, demand.admission_miss, counts),
-        Binding.MAX_NUM_SEQS: _slot_margin(state, demand.max_num_seqs, demand.admission_miss, counts),
+        Binding.KV_CAPACITY: _slot_margin(state, traffic, slots, demand.admission_miss, counts),
+        Binding.MAX_NUM_SEQS: _slot_margin(
+            state, traffic, demand.max_num_seqs, demand.admission_miss, counts
+        ),
     }
+    # a larger batch that serves no more has no steady state
+    least = np.where(elasticity(state) >= MOST_ELASTICITY, np.inf, -np.inf)[..., None]
+    margins[Binding.COMPUTE] = least + np.zeros(len(counts))
     names = np.array([b.value for b in margins])
     stacked = np.stack(np.broadcast_arrays(*margins.values()))
     worst, which = stacked.max(axis=0), stacked.argmax(axis=0)
@@ -527,7 +527,7 @@ def _last_within(
 
 
 def tpot_moments(
-    state: ColocatedState, elasticity: FloatArray, osl: FloatArray, mean_osl: float, replicas: FloatArray
+    state: ColocatedState, grows: FloatArray, osl: FloatArray, mean_osl: float, replicas: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     r"""Mean TPOT, and its variance among requests of `osl` tokens.
 
@@ -535,8 +535,8 @@ def tpot_moments(
     ----------
     state : ColocatedState
         Arrays of shape S.
-    elasticity : ndarray, shape S
-        Of the pure decode step at the batch, :math:`r = B t'/t`. [1]
+    grows : ndarray, shape S
+        r of :func:`elasticity`. [1]
     osl : ndarray, shape (points,)
         [tok]
     mean_osl : float
@@ -565,11 +565,11 @@ def tpot_moments(
     spreads bursts over n replicas; the prompts that meet a replica at random remain.
     """
     n = np.asarray(replicas, dtype=np.float64)
-    r, batch = elasticity, state.batch
+    r, batch = grows, state.batch
     back = 1 - r
     slowed = (state.step / state.decode_step) ** 2
-    stops = state.rate * state.stolen_square / (mean_osl * state.step)  # 2 v without what it lets in
-    v = 0.5 * stops * slowed
+    v = _shaken(state, mean_osl)
+    stops = 2 * v / slowed  # without what they let in
     mean = state.step * (1 + (r / batch + v) / (n * back))
 
     life = osl / mean_osl
@@ -585,6 +585,12 @@ def tpot_moments(
     return mean, state.step[..., None] ** 2 * (before + during + arrivals + own) / life**2
 
 
+def _shaken(state: ColocatedState, mean_osl: float) -> FloatArray:
+    """v of :func:`tpot_moments`: relative variance of a life by the prompts within it, over two. [1]"""
+    slowed = (state.step / state.decode_step) ** 2
+    return np.asarray(0.5 * slowed * state.rate * state.stolen_square / (mean_osl * state.step))
+
+
 def _tpot_margin(
     state: ColocatedState, traffic: Traffic, tpot: Sequence[Limit], counts: NDArray[np.int64]
 ) -> FloatArray:
@@ -597,7 +603,7 @@ def _tpot_margin(
     wide = ColocatedState(*(getattr(state, name)[..., None] for name in ColocatedState.__slots__))
     mean, variance = tpot_moments(
         wide,
-        _elasticity(state.batch, state.decode_step)[..., None],
+        elasticity(state)[..., None],
         osl,
         traffic.mean_osl,
         counts.astype(np.float64),
@@ -614,10 +620,14 @@ def _tpot_margin(
     return worst
 
 
-def _elasticity(batch: FloatArray, step: FloatArray) -> FloatArray:
-    """``d log step / d log batch`` along the grid. [1]"""
-    slope = np.gradient(step, axis=0) / np.gradient(batch, axis=0)
-    return np.asarray(np.clip(batch * slope / step, 0.0, MOST_ELASTICITY))
+def elasticity(state: ColocatedState) -> FloatArray:
+    r"""How a token's time grows with the batch at the same rate, :math:`d \log \tau / d \log B`. [1]
+
+    Pure steps get longer, and so do the prompts beside them. Along the grid, where the rate follows the
+    batch, :math:`d \log\lambda / d \log B = (1-r)\,t/\tau`; at the largest rate r is 1.
+    """
+    follows = np.gradient(np.log(state.rate), axis=0) / np.gradient(np.log(state.batch), axis=0)
+    return np.asarray(np.clip(1 - follows * state.step / state.decode_step, 0.0, MOST_ELASTICITY))
 
 
 def _ttft_margin(
@@ -652,11 +662,16 @@ def _queue_margin(
 
 
 def _slot_margin(
-    state: ColocatedState, slots: FloatArray, miss: float, counts: NDArray[np.int64]
+    state: ColocatedState, traffic: Traffic, slots: FloatArray, miss: float, counts: NDArray[np.int64]
 ) -> FloatArray:
-    """log(batch quantile / slots), shape (grid, C, N)."""
-    elasticity = _elasticity(state.batch, state.step)
-    quantile = occupancy_quantile(state.batch[..., None], elasticity[..., None], counts, 1 - miss)
+    """log(batch quantile / slots), shape (grid, C, N).
+
+    Prompts that stop the decoding shake the batch as if there were fewer replicas.
+    """
+    shaken = 1 + state.batch * _shaken(state, traffic.mean_osl)
+    quantile = occupancy_quantile(
+        state.batch[..., None], elasticity(state)[..., None], counts / shaken[..., None], 1 - miss
+    )
     return np.asarray(np.log(np.maximum(quantile, 1e-12) / np.maximum(slots, 1e-12)[:, None]))
 
 

@@ -17,17 +17,16 @@ from planner.arrays import FloatArray
 from planner.capacity import (
     COLOCATED_PROMPTS_PER_STEP,
     FIRST_STEPS,
-    MOST_ELASTICITY,
     ColocatedState,
     batch_for_tokens,
-    colocated_prompts,
     colocated_state,
+    elasticity,
     prompt_queues,
     sharing,
     tpot_moments,
 )
 from planner.collectives import kv_transfer_time, network_rate
-from planner.latency import ReplicaSet, decode_step_time, prompt_time
+from planner.latency import ReplicaSet, decode_step_time
 from planner.plan import LatencySummary
 from planner.queueing import (
     ServiceShape,
@@ -51,7 +50,7 @@ from planner.transformer import kv_bytes_per_token
 INTERVAL_Z = 1.2816  # normal quantile of 0.9: the interval covers 80 % of the model error [1]
 _PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 _TOLERANCE = 1e-4
-_BATCHES, _BATCHES_SPAN = 96, 1024.0  # grid of batches, and its largest over its smallest [1]
+_BATCHES, _BATCHES_SPAN = 96, 512.0  # grid of batches, and its largest over its smallest [1]
 _BISECTIONS = 24
 
 
@@ -219,13 +218,13 @@ def prefill_sojourns(fleet: Fleet, group: Deployed, traffic: Traffic, z: float) 
 
 
 def prefill_occupancy(fleet: Fleet, group: Deployed, z: float = 0.0) -> Occupancy:
-    """Share of time that replicas of the group compute."""
+    """Share of time that replicas of the group compute, at the prompts per step with the shortest TTFT."""
     traffic = Traffic.of(fleet.service.workload)
-    r = replica_set(fleet, group, z)
-    own = prompt_time(r, traffic.query[:, None], traffic.cached[:, None], group.token_budget).service[:, 0]
-    mean = float(traffic.isl_weights @ own) / group.parallelism.pp
-    busy = group.rate * mean / group.replicas
-    return Occupancy(min(busy, 1.0), 1.0, 1.0)
+    queues = prompt_queues(replica_set(fleet, group, z), traffic, group.token_budget)
+    means = [float(s.mean) for s in prefill_sojourns(fleet, group, traffic, z)]
+    queue = queues[int(np.argmin(means))]
+    busy = group.rate * float(queue.shape.mean[0]) / group.replicas
+    return Occupancy(min(busy, 1.0), float(queue.number), float(queue.number))
 
 
 def _transfer(fleet: Fleet, prefill: Deployed, decode: Deployed, traffic: Traffic) -> FloatArray:
@@ -359,18 +358,17 @@ def _colocated(fleet: Fleet, group: Deployed, traffic: Traffic, z: float) -> tup
     width = min(max(batch**-0.5, 0.02), 0.5)  # as far as the batch moves
     around = batch * np.array([[1 - width], [1.0], [1 + width]])
     budget = np.array([float(group.token_budget)])
-    state, _ = colocated_state(r, traffic, fleet.engine.scheduler, budget, around)
+    state, times = colocated_state(r, traffic, fleet.engine.scheduler, budget, around)
     floor = float(decode_step_time(r, np.array([[1.0]]), traffic.decode_context)[0, 0])
 
-    step = float(state.decode_step[1, 0])
-    ttft = _fastest(share, _colocated_sojourns(fleet, group, r, traffic, step, batch))
+    services = [time.service[:, 1, 0] for time in times]
+    ttft = _fastest(
+        share, _colocated_sojourns(fleet, group, traffic, services, float(state.decode_step[1, 0]))
+    )
 
-    decode = state.decode_step[:, 0]
-    slope = float((decode[2] - decode[0]) / (around[2, 0] - around[0, 0]))
-    elasticity = np.array([min(max(batch * slope / float(decode[1]), 0.0), MOST_ELASTICITY)])
     at = ColocatedState(*(getattr(state, name)[1] for name in ColocatedState.__slots__))
     mean, variance = tpot_moments(
-        at, elasticity, traffic.osl, traffic.mean_osl, np.array([float(group.replicas)])
+        at, elasticity(state)[1], traffic.osl, traffic.mean_osl, np.array([float(group.replicas)])
     )
     tpot = float(mean[0])
     floor = min(floor, tpot)
@@ -383,15 +381,10 @@ def _colocated(fleet: Fleet, group: Deployed, traffic: Traffic, z: float) -> tup
 
 
 def _colocated_sojourns(
-    fleet: Fleet, group: Deployed, r: ReplicaSet, traffic: Traffic, decode_step: float, batch: float
+    fleet: Fleet, group: Deployed, traffic: Traffic, services: Sequence[FloatArray], decode_step: float
 ) -> list[Sojourn]:
     """Wait plus own steps of a prompt, for each number of prompts per step."""
-    policy, weights = fleet.engine.scheduler, traffic.isl_weights
-    budget, held = np.array([float(group.token_budget)]), np.array([[batch]])
-    services = [
-        colocated_prompts(r, traffic, policy, budget, held, number).service[:, 0, 0]
-        for number in COLOCATED_PROMPTS_PER_STEP
-    ]
+    weights = traffic.isl_weights
     sojourns = []
     for number, service in zip(COLOCATED_PROMPTS_PER_STEP, services, strict=True):
         occupancy, latency = sharing(services[0], service, weights, number)

@@ -137,8 +137,22 @@ def _require_positive(owner: str, **values: float | None) -> None:
 class Attention:
     """Grouped-query attention of one layer (multi-head when ``kv_heads == heads``).
 
-    ``head_dim`` is independent of ``hidden / heads``. ``window`` is the sliding window [tok], None for
-    full attention.
+    Attributes
+    ----------
+    head_dim : int
+        Independent of ``hidden / heads``.
+    bias, output_bias : bool
+        Of the query, key and value projections; of the output projection.
+    window : int or None
+        Sliding window, or length of an attention chunk; None for full attention. [tok]
+    gated : bool
+        The query projection also makes a gate of the output's width.
+    sinks : bool
+        One learned logit per head.
+    owns_kv : bool
+        False where the layer reads the cache of an earlier one: it projects and keeps no keys and values.
+    values_are_keys : bool
+        One projection serves as keys and values; the cache keeps both.
     """
 
     heads: int
@@ -147,11 +161,93 @@ class Attention:
     bias: bool = False
     qk_norm: bool = False
     window: int | None = None
+    output_bias: bool = False
+    gated: bool = False
+    sinks: bool = False
+    owns_kv: bool = True
+    values_are_keys: bool = False
 
     def __post_init__(self) -> None:
         _require_positive("attention", heads=self.heads, kv_heads=self.kv_heads, head_dim=self.head_dim)
         if self.heads % self.kv_heads:
             raise SpecError(f"attention: {self.heads} heads are no multiple of {self.kv_heads} KV heads")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Indexer:
+    """Picks the tokens that sparse attention reads; keeps one key per token beside the KV cache.
+
+    ``top_k`` [tok] bounds the context that attention reads.
+    """
+
+    heads: int
+    head_dim: int
+    top_k: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LatentAttention:
+    """Multi-head latent attention (MLA): one latent and one rotary key per token for all heads.
+
+    ``query_rank`` is None where queries are projected directly.
+    """
+
+    heads: int
+    query_rank: int | None
+    kv_rank: int
+    nope_dim: int
+    rope_dim: int
+    value_dim: int
+    indexer: Indexer | None = None
+
+    def __post_init__(self) -> None:
+        _require_positive(
+            "latent attention",
+            heads=self.heads,
+            query_rank=self.query_rank,
+            kv_rank=self.kv_rank,
+            nope_dim=self.nope_dim,
+            value_dim=self.value_dim,
+        )
+
+    @property
+    def query_dim(self) -> int:
+        """Width of one query head."""
+        return self.nope_dim + self.rope_dim
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StateMixer:
+    """Linear attention or a state-space layer: a constant state per sequence instead of a KV cache.
+
+    Attributes
+    ----------
+    kind : str
+        "gated_delta_net", "mamba2", "lightning", "kda", ...
+    heads, groups : int
+        Heads of the state, and groups (key heads) that share their inputs; tensor parallelism cuts both.
+    input_width, output_width : int
+        Columns of the input projections together, rows of the output projection.
+    conv_channels, conv_kernel : int
+        Short convolution; its window is part of the state.
+    state_elements : int
+        Elements of the recurrent state. [1]
+    vector_parameters : int
+        Parameters beside projections and convolution.
+    state_dtype : Dtype
+        Of the recurrent state; the convolution's window has 16 bits.
+    """
+
+    kind: str
+    heads: int
+    groups: int
+    input_width: int
+    output_width: int
+    conv_channels: int
+    conv_kernel: int
+    state_elements: int
+    vector_parameters: int = 0
+    state_dtype: Dtype = Dtype.FP32
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -168,11 +264,56 @@ class FeedForward:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Layer:
-    """One decoder layer."""
+class MixtureOfExperts:
+    """Routed experts with, optionally, experts that every token visits.
 
-    attention: Attention
-    feed_forward: FeedForward
+    Attributes
+    ----------
+    intermediate : int
+        Of one routed expert.
+    shared_intermediate : int
+        Of all shared experts together; 0 for none.
+    shared_gate : bool
+        A learned gate of one column on the shared experts' output.
+    router_bias, expert_bias : bool
+        One bias per expert in the router; biases in the experts' matrices.
+    latent : int or None
+        Width that routed experts work in, reached by projections of their own; None: the model's.
+    """
+
+    experts: int
+    top_k: int
+    intermediate: int
+    gated: bool = True
+    shared_intermediate: int = 0
+    shared_gate: bool = False
+    router_bias: bool = False
+    expert_bias: bool = False
+    latent: int | None = None
+
+    def __post_init__(self) -> None:
+        _require_positive("experts", experts=self.experts, top_k=self.top_k, intermediate=self.intermediate)
+        if self.top_k > self.experts:
+            raise SpecError(f"experts: a token visits {self.top_k} of only {self.experts}")
+
+    @property
+    def matrices(self) -> int:
+        return 3 if self.gated else 2
+
+
+Mixer = Attention | LatentAttention | StateMixer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layer:
+    """One decoder layer; a hybrid's layer may lack one of the two parts.
+
+    ``norms`` counts norm weights of size hidden; None: the model's usual number.
+    """
+
+    attention: Mixer | None
+    feed_forward: FeedForward | MixtureOfExperts | None
+    norms: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -195,6 +336,16 @@ class Model:
         Norm weights of a layer, each of size ``hidden``.
     checkpoint_dtype : Dtype
         Weight format of the checkpoint's own configuration.
+    checkpoint_attention, checkpoint_experts : Dtype or None
+        Format of mixers and of routed experts where it differs (modules that a quantisation leaves out).
+    checkpoint_kv_cache : Dtype or None
+        KV cache format that the checkpoint asks for.
+    extra_parameters : int
+        Weights that no layer holds, replicated on every rank: position tables.
+    embedding_norms : int
+        Norms of size hidden outside the layers, the final one included.
+    notes : tuple of str
+        What of the configuration is left out (vision towers, multi-token prediction).
     max_context : int
         Longest sequence the model supports. [tok]
     source : str
@@ -210,6 +361,12 @@ class Model:
     checkpoint_dtype: Dtype = Dtype.BF16
     norms_per_layer: int = 2
     source: str = ""
+    checkpoint_attention: Dtype | None = None
+    checkpoint_experts: Dtype | None = None
+    checkpoint_kv_cache: Dtype | None = None
+    extra_parameters: int = 0
+    embedding_norms: int = 1
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _require_positive(
@@ -225,10 +382,23 @@ class Model:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Precision:
-    """Formats of weights and KV cache, independent of one another."""
+    """Formats of weights and KV cache, independent of one another.
+
+    ``attention`` and ``experts`` are those of mixers and routed experts where they differ from ``weights``.
+    """
 
     weights: Dtype
     kv_cache: Dtype
+    attention: Dtype | None = None
+    experts: Dtype | None = None
+
+    @property
+    def of_attention(self) -> Dtype:
+        return self.attention or self.weights
+
+    @property
+    def of_experts(self) -> Dtype:
+        return self.experts or self.weights
 
 
 # --------------------------------------------------------------------------------------------
@@ -270,6 +440,48 @@ class PrefillAttentionCoefficients:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class MoeCoefficients:
+    r"""Grouped products of the routed experts of one weight format.
+
+    Notes
+    -----
+    :math:`t_0 + \lVert F/(P e_c),\; W/(\beta e_m) \rVert_p + A/(\beta e_a)` with the FLOP count
+    :math:`F`, weights of the experts that are hit :math:`W` and activation traffic :math:`A`.
+    ``overhead`` is :math:`t_0` [s], ``norm_exponent`` :math:`p`.
+    """
+
+    compute_efficiency: float
+    memory_efficiency: float
+    overhead: float
+    norm_exponent: float
+    activation_efficiency: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LatentDecodeCoefficients:
+    """Decode steps of multi-head latent attention, by the dtype of the latent cache.
+
+    ``overhead`` [s]; ``block_time`` per sequence over the multiprocessors [s].
+    """
+
+    memory_efficiency: float
+    compute_efficiency: float
+    overhead: float
+    norm_exponent: float
+    block_time: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LatentPrefillCoefficients:
+    """Prompts of multi-head latent attention, 16-bit arithmetic. [1, 1, s, s]"""
+
+    compute_efficiency: float
+    memory_efficiency: float
+    overhead: float
+    softmax_time: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class AllReduceCoefficients:
     """Ring all-reduce, see :func:`planner.collectives.all_reduce_time`. [s, s, 1, s]"""
 
@@ -300,7 +512,12 @@ class Calibration:
     pcie_all_reduce : mapping of int
         By world size.
     log_sd : mapping of str
-        Residual spread per operator ("gemm.bf16", "decode_attention.fp8", ...), in natural log. [1]
+        Residual spread per operator ("gemm.bf16", "decode_attention.fp8", "moe.fp8_block",
+        "latent_decode.bf16", "latent_prefill", ...), in natural log. [1]
+    moe : mapping of Dtype
+        Routed experts by weight dtype; empty where nobody measured or estimated them.
+    latent_decode, latent_prefill : mapping of Dtype, LatentPrefillCoefficients or None
+        Multi-head latent attention, by the dtype of the cache; empty and None where unknown.
     """
 
     status: CalibrationStatus
@@ -313,6 +530,9 @@ class Calibration:
     method: str
     date: str
     software: str
+    moe: Mapping[Dtype, MoeCoefficients] = field(default_factory=dict)
+    latent_decode: Mapping[Dtype, LatentDecodeCoefficients] = field(default_factory=dict)
+    latent_prefill: LatentPrefillCoefficients | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -637,6 +857,8 @@ class FleetItem:
         NIC share of one GPU, one direction. [B/s]
     rdma : bool
         False where the network is plain TCP.
+    price_source : str
+        Where the price comes from, with its date and status; empty where the user gave it.
     max_gpus_by_phase : mapping of Phase
         Caps per pool.
     """
@@ -650,6 +872,7 @@ class FleetItem:
     rdma: bool = True
     owned: bool = False
     zone: str = ""
+    price_source: str = ""
     max_gpus_by_phase: Mapping[Phase, int] = field(default_factory=dict)
 
 

@@ -10,9 +10,11 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from planner.candidates import CandidateSet, ReplicaChoice, build_candidates
+from planner.documents.files import write_text_atomic
 from planner.documents.scenario import LoadedScenario, read_scenario
 from planner.engines import load_engine
 from planner.errors import InfeasibleError, SolverError
@@ -171,7 +173,7 @@ class _Search:
 
     def plan(self) -> Plan:
         if self.options.save_lp is not None:
-            save_lp(self.problem, self.options.save_lp)
+            self._save_program(self.options.save_lp)
         self.options.on_stage("solving the integer program")
         try:
             solution = self._solve(self.problem)
@@ -184,13 +186,30 @@ class _Search:
         at_half = None
         if self.options.alternatives and not solution.interrupted:
             self.options.on_stage("looking for alternatives")
-            alternatives = self._alternatives(solution)
-            at_half = self._cost_at_half_confidence(solution)
+            try:
+                alternatives = self._alternatives(solution)
+                at_half = self._cost_at_half_confidence(solution)
+            except KeyboardInterrupt:  # the plan itself is complete
+                return self._assemble(solution, (), None, ("interrupted before alternatives were found",))
         self.options.on_stage("predicting latencies")
         return self._assemble(solution, alternatives, at_half)
 
+    def _save_program(self, path: Path) -> None:
+        """Write the program whole or not at all; the solver's writer knows only files."""
+        with TemporaryDirectory() as folder:
+            draft = Path(folder) / "program.lp"
+            save_lp(self.problem, draft)
+            write_text_atomic(path, draft.read_text(encoding="utf-8"))
+
     def _solve(self, problem: Problem) -> Solution:
         return solve_program(problem, solver=self.options.solver, time_limit=self.options.time_limit)
+
+    def _solve_beside(self, problem: Problem) -> Solution:
+        """Solve something that the plan is compared with; an interrupt ends the comparing."""
+        solution = self._solve(problem)
+        if solution.interrupted:
+            raise KeyboardInterrupt
+        return solution
 
     # ---------------------------------------------------------------------------------------
     # Alternatives
@@ -210,7 +229,7 @@ class _Search:
         if self._satisfies(problem, solution):
             return self._described(name, solution)
         try:
-            return self._described(name, self._solve(problem))
+            return self._described(name, self._solve_beside(problem))
         except (InfeasibleError, SolverError) as error:
             return Alternative(name=name, value=None, cost=None, summary="none", reason=_first_line(error))
 
@@ -239,7 +258,7 @@ class _Search:
         candidates = build_candidates(self.scenario, self.service, self.engine, z=0.0)
         problem = build_problem(self.scenario, self.service, candidates, self.options.gap)
         try:
-            return self._solve(problem).cost
+            return self._solve_beside(problem).cost
         except (InfeasibleError, SolverError):
             return solution.cost
 
@@ -250,7 +269,11 @@ class _Search:
         return self.scenario.fleet[choice.item]
 
     def _assemble(
-        self, solution: Solution, alternatives: tuple[Alternative, ...], at_half: float | None
+        self,
+        solution: Solution,
+        alternatives: tuple[Alternative, ...],
+        at_half: float | None,
+        notes: tuple[str, ...] = (),
     ) -> Plan:
         used = [i for i, n in enumerate(solution.replicas) if n]
         service = self._served(solution)
@@ -283,7 +306,7 @@ class _Search:
             routing=self.scenario.options.routing.value,
             scenario=self.document,
             provenance=self._provenance(used),
-            notes=self._notes(solution, groups),
+            notes=(*notes, *self._notes(solution, groups)),
             cost_at_half_confidence=at_half,
         )
 

@@ -326,6 +326,24 @@ def test_ttft_at_the_capacity_of_prefill(h100, llama_8b, vllm, workload, replica
     assert 0.95 <= tail / 0.4 <= 1.001
 
 
+def test_routers_that_pool_less_carry_less(scenario):
+    rates = {}
+    for routing in Routing:
+        found = one_gpu(
+            scenario,
+            options={"allowed_tp": [1], "max_pp": 1, "routing": routing.value},
+            workload={
+                "request_rate": 200,
+                "input_tokens": {"mean": 2000, "cv": 1.0, "max": 8000},
+                "output_tokens": 100,
+            },
+        )
+        i = found.of(Phase.PREFILL)[0]
+        rates[routing] = found.candidates[i].curve.per_replica[7]
+    assert rates[Routing.LEAST_LOADED] > rates[Routing.ROUND_ROBIN] > rates[Routing.RANDOM]
+    assert rates[Routing.LEAST_LOADED] >= rates[Routing.POWER_OF_TWO] > rates[Routing.RANDOM]
+
+
 def test_the_first_step_is_taken_from_the_ttft(scenario):
     """A prefill candidate that leaves room for slower first steps carries less."""
     found = one_gpu(scenario)

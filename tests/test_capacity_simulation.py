@@ -231,7 +231,7 @@ class StepTimes:
         self.decode = [0.0, *decode_step_time(r, np.arange(1.0, 1025)[:, None], mean)[:, 0].tolist()]
         budget = g.token_budget
         self.size = np.unique(np.concatenate([[1], np.arange(16, budget, 16), [budget]])).astype(float)
-        batch = np.arange(0.0, 401.0)
+        batch = np.arange(0.0, g.max_num_seqs + 1.0)
         q, d = self.size[:, None, None], batch[None, :, None]
         base = prompt_time(r, q, 0.0, q + d, decode_batch=d, context=mean).service[..., 0]
         self.table = base.T.tolist()
@@ -259,9 +259,10 @@ class ChunkingReplica:
     """Each step takes all decode tokens, then prompts first come, first served, up to the budget."""
 
     def __init__(
-        self, times: StepTimes, budget: int, requests: Requests, first: np.ndarray, last: np.ndarray
+        self, times: StepTimes, group: Deployed, requests: Requests, first: np.ndarray, last: np.ndarray
     ) -> None:
-        self.times, self.budget, self.requests = times, budget, requests
+        self.times, self.requests = times, requests
+        self.budget, self.limit = group.token_budget, group.max_num_seqs
         self.first, self.last = first, last
         self.waiting: deque[list[int]] = deque()  # [request, tokens done]
         self.queued = 0
@@ -291,7 +292,7 @@ class ChunkingReplica:
 
     def _chunks(self, room: int) -> list[tuple[int, int]]:
         chunks = []
-        while self.waiting and room > 0:
+        while self.waiting and room > 0 and len(self.ends) + len(self.completing) < self.limit:
             i, done = self.waiting[0]
             take = min(room, int(self.requests.isl[i]) - done)
             chunks.append((take, done))
@@ -317,7 +318,7 @@ def _steps(f: Fleet, g: Deployed, requests: Requests) -> tuple[np.ndarray, np.nd
     """Times of first and last token; the router takes the replica with the least to do."""
     times = StepTimes(f, g)
     first, last = np.empty(len(requests.arrival)), np.empty(len(requests.arrival))
-    replicas = [ChunkingReplica(times, g.token_budget, requests, first, last) for _ in range(g.replicas)]
+    replicas = [ChunkingReplica(times, g, requests, first, last) for _ in range(g.replicas)]
     for i, at in enumerate(requests.arrival):
         for one in replicas:
             one.advance(float(at))
@@ -480,6 +481,26 @@ def test_small_token_budgets_are_not_seen_too_fast():
     ttft, tpot = compare(f, simulate_colocated, 20_000)
     assert within(ttft, mean=0.3, p99=0.3), ttft
     assert within(tpot, mean=0.06, p99=0.2), tpot
+
+
+@pytest.mark.oracle
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("share", "mean", "tail"), [(0.5, 0.05, 0.15), (0.7, 0.10, 0.25), (0.85, 0.15, 0.30)]
+)
+def test_prompts_in_almost_every_step(share, mean, tail):
+    """200 tokens in and 50 out: about one new prompt per step, and more of them in the longer steps.
+
+    The rate has a largest value, where a larger batch serves no more; TPOT is seen too low towards it.
+    """
+    lengths = (Marginal(points=(200.0,), weights=(1.0,)), Marginal(points=(50.0,), weights=(1.0,)))
+    model = "Qwen/Qwen3-32B"
+    f = fleet(model, lengths, 1.0, group(Phase.COLOCATED, "h200-sxm", 1, 1, 1.0, 2048))
+    rate = share * max(colocated_rate(f, batch) for batch in np.arange(8.0, 256.0, 8.0))
+    f = fleet(model, lengths, rate, group(Phase.COLOCATED, "h200-sxm", 1, 1, rate, 2048))
+    ttft, tpot = compare(f, simulate_colocated, 20_000)
+    assert within(ttft, mean=0.2, p99=0.25), ttft
+    assert within(tpot, mean=mean, p99=tail), tpot
 
 
 @pytest.mark.oracle

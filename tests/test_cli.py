@@ -219,7 +219,7 @@ def test_no_alternatives_prints_none(planner: Runner, scenario: Path) -> None:
 def test_scenario_may_come_through_a_pipe(scenario: Path) -> None:
     if not Path("/dev/stdin").exists():
         pytest.skip("this system has no /dev/stdin")
-    run = process("solve", "/dev/stdin", "--json", "--no-alternatives", input=SCENARIO)
+    run = process("solve", "-", "--json", "--no-alternatives", input=SCENARIO)
     assert run.returncode == 0, run.stderr
     assert json.loads(run.stdout)["status"] == "optimal"
 
@@ -351,7 +351,7 @@ def test_ctrl_c_ends_with_130_and_no_plan(scenario: Path, tmp_path: Path, step: 
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
     assert run.returncode == 130
     assert run.stdout == ""
-    assert run.stderr.strip() == "planner: interrupted; nothing was written"
+    assert run.stderr.strip() == "planner: interrupted; no plan was written"
     assert not target.exists()
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 
 from planner.cli.output import echo_json, progress, width
-from planner.documents.files import check_writable, write_text_atomic
+from planner.documents.files import check_writable, read_text, write_text_atomic
 from planner.documents.plan import dump_plan, plan_to_document
-from planner.documents.scenario import read_scenario
+from planner.documents.scenario import LoadedScenario, read_scenario, scenario_from_text
 from planner.plan import Plan
 from planner.workflow import DEFAULT_GAP, SolveOptions
 from planner.workflow import solve as solve_scenario
@@ -46,7 +46,7 @@ def solve(
     no_alternatives: bool,
     reproducible: bool,
 ) -> None:
-    """Find the cheapest fleet that meets SCENARIO (a YAML file).
+    """Find the cheapest fleet that meets SCENARIO (a YAML file, - for standard input).
 
     Prints the pools, predicted TTFT and TPOT against the SLOs, cost, and the best colocated and
     single-GPU-type plans beside it.
@@ -55,7 +55,7 @@ def solve(
     for path in (output, save_lp):
         if path is not None:
             check_writable(path)
-    loaded = read_scenario(scenario)
+    loaded = _read(scenario)
     with progress("reading") as on_stage:
         options = SolveOptions(
             solver=solver,
@@ -69,6 +69,12 @@ def solve(
     if output is not None:
         write_text_atomic(output, dump_plan(plan, reproducible=reproducible))
     _print(plan, as_json, output, reproducible)
+
+
+def _read(scenario: Path) -> LoadedScenario:
+    if str(scenario) != "-":
+        return read_scenario(scenario)
+    return scenario_from_text(read_text("/dev/stdin"), "standard input", folder=Path())
 
 
 def _print(plan: Plan, as_json: bool, output: Path | None, reproducible: bool) -> None:

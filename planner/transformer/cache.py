@@ -1,0 +1,113 @@
+"""What a sequence keeps in GPU memory: keys and values, latents, windows and states."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.arrays import FloatArray, Numbers
+from planner.specs import Attention, Dtype, Indexer, LatentAttention, Layer, Model, StateMixer
+from planner.transformer.weights import SIXTEEN_BIT, stages
+
+INDEX_SCALE_BLOCK = 128  # elements of an indexer key that share one fp32 scale
+INDEX_SCALE_BYTES = Dtype.FP32.bytes  # [B]
+
+
+def kv_heads_per_rank(attention: Attention, tp: Numbers) -> Numbers:
+    """KV heads that one tensor-parallel rank holds; replicated when there are fewer than ranks."""
+    return (
+        np.maximum(1, attention.kv_heads / tp) if not isinstance(tp, int) else max(1, attention.kv_heads / tp)
+    )
+
+
+def index_bytes_per_token(indexer: Indexer) -> float:
+    """Key that a sparse-attention indexer keeps of one token: 8 bits and block scales. [B]"""
+    blocks = -(-indexer.head_dim // INDEX_SCALE_BLOCK)
+    return indexer.head_dim * Dtype.FP8.bytes + blocks * INDEX_SCALE_BYTES
+
+
+def layer_kv_bytes_per_token(layer: Layer, dtype: Dtype, tp: int = 1) -> float:
+    """What one layer keeps of one token on one rank, windows and states apart. [B]"""
+    mixer = layer.attention
+    if isinstance(mixer, LatentAttention):
+        latent = (mixer.kv_rank + mixer.rope_dim) * dtype.bytes
+        return latent + (index_bytes_per_token(mixer.indexer) if mixer.indexer else 0.0)
+    if isinstance(mixer, Attention) and mixer.owns_kv:
+        return float(2 * kv_heads_per_rank(mixer, tp) * mixer.head_dim * dtype.bytes)
+    return 0.0
+
+
+def _window(layer: Layer) -> int | None:
+    return layer.attention.window if isinstance(layer.attention, Attention) else None
+
+
+def state_bytes(mixer: StateMixer, tp: int = 1) -> float:
+    """Recurrent state and convolution window of one sequence on one rank. [B]"""
+    convolution = mixer.conv_channels * max(mixer.conv_kernel - 1, 0) * SIXTEEN_BIT
+    return (mixer.state_elements * mixer.state_dtype.bytes + convolution) / tp
+
+
+def layer_kv_bytes(layer: Layer, dtype: Dtype, context: Numbers, tp: int = 1) -> Numbers:
+    """What one layer keeps of a sequence of `context` tokens on one rank. [B]"""
+    if isinstance(layer.attention, StateMixer):
+        return state_bytes(layer.attention, tp) + 0.0 * context
+    window = _window(layer)
+    kept = context if window is None else np.minimum(context, window)
+    return layer_kv_bytes_per_token(layer, dtype, tp) * kept
+
+
+def kv_bytes(model: Model, dtype: Dtype, context: Numbers) -> FloatArray:
+    """What a sequence of `context` tokens keeps in all layers, each head once. [B]"""
+    return np.asarray(sum(run.count * layer_kv_bytes(run.layer, dtype, context) for run in model.layers))
+
+
+def kv_bytes_per_token(model: Model, dtype: Dtype) -> float:
+    """What each further token adds once windows are full: layers of full attention, each head once. [B]"""
+    return sum(
+        run.count * layer_kv_bytes_per_token(run.layer, dtype)
+        for run in model.layers
+        if _window(run.layer) is None
+    )
+
+
+def kv_bytes_per_sequence(model: Model, dtype: Dtype) -> float:
+    """What a long sequence keeps whatever its length: full windows and recurrent states. [B]"""
+    total = 0.0
+    for run in model.layers:
+        window = _window(run.layer)
+        if isinstance(run.layer.attention, StateMixer):
+            total += run.count * state_bytes(run.layer.attention)
+        elif window is not None:
+            total += run.count * window * layer_kv_bytes_per_token(run.layer, dtype)
+    return total
+
+
+def kv_copies(model: Model, tp: int) -> float:
+    """Times that the bytes of :func:`kv_bytes_per_token` are held by `tp` ranks together. [1]
+
+    KV heads are repeated beyond their number, a latent on every rank.
+    """
+    whole = held = 0.0
+    for run in model.layers:
+        whole += run.count * layer_kv_bytes_per_token(run.layer, Dtype.BF16)
+        held += run.count * layer_kv_bytes_per_token(run.layer, Dtype.BF16, tp) * tp
+    return held / whole if whole else 1.0
+
+
+def stage_kv_bytes_per_token(model: Model, dtype: Dtype, tp: int, pp: int) -> tuple[float, ...]:
+    """As :func:`kv_bytes_per_token`, on one GPU of each pipeline stage. [B]"""
+    return tuple(
+        sum(
+            count * layer_kv_bytes_per_token(layer, dtype, tp)
+            for count, layer in layers
+            if _window(layer) is None
+        )
+        for layers in stages(model, pp)
+    )
+
+
+def stage_kv_bytes(model: Model, dtype: Dtype, tp: int, pp: int, context: float) -> tuple[float, ...]:
+    """What a sequence of `context` tokens keeps on one GPU of each pipeline stage. [B]"""
+    return tuple(
+        float(sum(count * layer_kv_bytes(layer, dtype, context, tp) for count, layer in layers))
+        for layers in stages(model, pp)
+    )
