@@ -34,8 +34,8 @@ from planner.capacity import (
 )
 from planner.collectives import LINK_LOAD_LIMIT, kv_transfer_time, network_rate, supports_world_size
 from planner.engines.legality import EndPoint, legal_tp, pair_violation
-from planner.latency import ReplicaSet
 from planner.memory import kv_capacity, memory_budgets, tightest
+from planner.operators import ReplicaSet
 from planner.plan import Binding, MemoryBudget
 from planner.program import Candidate, CapacityCurve
 from planner.queueing import normal_quantile
@@ -44,7 +44,9 @@ from planner.specs import (
     ColocatedUse,
     Engine,
     FleetItem,
+    LatentAttention,
     Metric,
+    MixtureOfExperts,
     Objective,
     Parallelism,
     Phase,
@@ -52,7 +54,7 @@ from planner.specs import (
     Service,
 )
 from planner.traffic import Traffic
-from planner.transformer import kv_bytes_per_token
+from planner.transformer import equivalent_tokens, kv_bytes, kv_copies
 from planner.units import GIB, GIGA, MILLI
 
 SMALL_GPU_MEMORY = 70 * GIB  # engines default to fewer sequences below it [B]
@@ -189,7 +191,7 @@ def build_candidates(
         service=service,
         scenario=scenario,
         engine=engine,
-        traffic=Traffic.of(service.workload),
+        traffic=Traffic.of_service(service),
         z=float(normal_quantile(options.confidence)) if z is None else z,
         ttft=ttft,
         tpot=tpot,
@@ -222,7 +224,25 @@ def parallelisms(context: _Context, item: FleetItem, phase: Phase) -> list[Paral
     ]
     most = 1 if phase is Phase.DECODE else options.max_pp
     stages = [2**k for k in range(12) if 2**k <= min(most, item.node_size, model.num_layers)]
-    return sorted(Parallelism(tp=tp, pp=pp) for tp in sizes for pp in stages if tp * pp <= item.node_size)
+    layouts = [Parallelism(tp=tp, pp=pp) for tp in sizes for pp in stages if tp * pp <= item.node_size]
+    return sorted({*layouts, *_expert_layouts(context, item, phase, layouts)})
+
+
+def _expert_layouts(
+    context: _Context, item: FleetItem, phase: Phase, layouts: Sequence[Parallelism]
+) -> list[Parallelism]:
+    """Layouts that spread experts over ranks; for a latent cache also attention data parallelism, which
+    does not repeat it. Colocated replicas keep their ranks in step, which no model here covers."""
+    model = context.service.model
+    routed = [b for run in model.layers if isinstance(b := run.layer.feed_forward, MixtureOfExperts)]
+    if not routed:
+        return []
+    spread = [replace(p, ep=p.tp) for p in layouts if p.tp > 1]
+    latent = any(isinstance(run.layer.attention, LatentAttention) for run in model.layers)
+    if latent and phase is not Phase.COLOCATED:
+        ranks = [n for n in range(2, item.node_size + 1) if item.node_size % n == 0]
+        spread += [Parallelism(tp=1, dp=n, ep=n) for n in ranks if supports_world_size(item.gpu, n)]
+    return [p for p in spread if all(block.experts % p.ep == 0 for block in routed)]
 
 
 def _choices(context: _Context, phase: Phase, budgets: Sequence[int]) -> list[ReplicaChoice]:
@@ -238,10 +258,13 @@ def _choices(context: _Context, phase: Phase, budgets: Sequence[int]) -> list[Re
 
 def _runs(context: _Context, item: FleetItem, phase: Phase) -> bool:
     """Whether the GPU has kernels for the weights, natively or as stored weights in 16-bit arithmetic."""
-    weights = context.service.precision.weights
-    if dtype_of_rows(weights, item.gpu) is not None or weights in context.engine.weight_only_dtypes:
+    precision = context.service.precision
+    formats = {precision.weights, precision.of_attention, precision.of_experts}
+    stored = context.engine.weight_only_dtypes
+    missing = sorted(d for d in formats if dtype_of_rows(d, item.gpu) is None and d not in stored)
+    if not missing:
         return True
-    reason = f"no kernel for {weights} weights"
+    reason = f"no kernel for {', '.join(missing)} weights"
     context.rejections.append(
         Rejection(gpu=item.gpu.name, phase=phase, parallelism=Parallelism(), reason=reason)
     )
@@ -252,7 +275,7 @@ def _choice(
     context: _Context, phase: Phase, index: int, item: FleetItem, layout: Parallelism, budget: int
 ) -> ReplicaChoice | None:
     service, engine = context.service, context.engine
-    sequences = engine.max_num_seqs
+    sequences = engine.max_num_seqs  # of one attention rank
     if item.gpu.memory < SMALL_GPU_MEMORY:
         sequences = min(sequences, SMALL_GPU_SEQUENCES)
     if phase is Phase.PREFILL:
@@ -263,11 +286,12 @@ def _choice(
     longest = context.traffic.longest_isl if phase is Phase.PREFILL else context.traffic.longest
     if item.max_gpus is not None and layout.num_gpus > item.max_gpus:
         return None
-    if memory.kv_cache <= 0 or tokens < longest:
+    needed = float(equivalent_tokens(service.model, service.precision.kv_cache, longest))
+    if memory.kv_cache <= 0 or tokens < needed * layout.dp:
         reason = (
             f"weights, activations and reserves exceed memory by {-memory.kv_cache / GIB:.1f} GiB per GPU"
             if memory.kv_cache <= 0
-            else f"KV cache holds {tokens:,} tokens, the longest sequence needs {math.ceil(longest):,}"
+            else f"KV cache holds {tokens:,} tokens, the longest sequence needs {math.ceil(needed):,}"
         )
         context.rejections.append(
             Rejection(gpu=item.gpu.name, phase=phase, parallelism=layout, reason=reason)
@@ -278,7 +302,7 @@ def _choice(
         item=index,
         parallelism=layout,
         token_budget=budget,
-        max_num_seqs=sequences,
+        max_num_seqs=sequences * layout.dp,
         kv_tokens=tokens,
         memory=memory,
     )
@@ -306,18 +330,22 @@ def _egress(context: _Context, choice: ReplicaChoice) -> float:
     return network_rate(context.fleet[choice.item], context.engine) * choice.parallelism.num_gpus
 
 
+def _one_request(context: _Context, choice: ReplicaChoice) -> float:
+    """NIC rate that one request can use: that of the GPUs of one attention rank. [B/s]"""
+    return _egress(context, choice) / choice.parallelism.dp
+
+
 def _copies(context: _Context, choice: ReplicaChoice) -> float:
     """Times a KV head is held by a replica, once per rank beyond the number of KV heads. [1]"""
-    fewest = min(run.layer.attention.kv_heads for run in context.service.model.layers)
-    return max(1.0, choice.parallelism.tp / fewest)
+    return kv_copies(context.service.model, choice.parallelism.tp)
 
 
 def _path_rates(
     context: _Context, prefill: Sequence[ReplicaChoice], decode: Sequence[ReplicaChoice]
 ) -> FloatArray:
     """Rate at which KV bytes get from each prefill to each decode replica; 0 where illegal. [B/s]"""
-    out = np.array([_egress(context, c) for c in prefill])
-    into = np.array([_egress(context, c) for c in decode])
+    out = np.array([_one_request(context, c) for c in prefill])
+    into = np.array([_one_request(context, c) for c in decode])
     copies = np.array([_copies(context, c) for c in decode])
     rates = np.asarray(np.minimum(out[:, None], into[None, :]) / copies)
     for i, p in enumerate(prefill):
@@ -347,7 +375,7 @@ def _class_rates(context: _Context, rates: FloatArray) -> FloatArray:
     """
     traffic = context.traffic
     long = float(np.interp(_LONG_PROMPT, np.cumsum(traffic.isl_weights), traffic.isl))
-    size = long * kv_bytes_per_token(context.service.model, context.service.precision.kv_cache)
+    size = float(kv_bytes(context.service.model, context.service.precision.kv_cache, long))
     legal = rates > 0
     time = size / np.where(legal, rates, 1.0)
     steps = np.maximum(np.ceil(np.log(time / FASTEST_CLASS) / np.log(CLASS_RATIO) - 1e-9), 0.0)
@@ -370,10 +398,10 @@ def _prefill_candidates(
     queues = prompt_queues(context.replicas(prefill), traffic, float(budget))
     position = {(c.item, c.parallelism): i for i, c in enumerate(prefill)}
     replica = np.array([position[c.item, c.parallelism] for c in choices])
-    per_token = kv_bytes_per_token(service.model, service.precision.kv_cache)
+    size = kv_bytes(service.model, service.precision.kv_cache, traffic.isl[:, None])
     path = np.array([c.path_rate for c in choices])
     layers = np.array([service.model.num_layers / c.parallelism.pp for c in choices])
-    transfer = kv_transfer_time(traffic.isl[:, None], per_token, path, layers, context.engine)
+    transfer = kv_transfer_time(traffic.isl[:, None], size, path, layers, context.engine)
     demand = PrefillDemand(
         ttft=context.ttft,
         admission_miss=context.miss,
@@ -396,7 +424,9 @@ def _prefill_candidates(
 def _link_rate(context: _Context, nic: FloatArray) -> FloatArray:
     """Requests per second whose KV caches load NICs of rate `nic` [B/s] to the limit. [req/s]"""
     service = context.service
-    request = context.traffic.mean_isl * kv_bytes_per_token(service.model, service.precision.kv_cache)
+    traffic = context.traffic
+    sizes = kv_bytes(service.model, service.precision.kv_cache, traffic.isl)
+    request = float(traffic.isl_weights @ sizes)
     return np.asarray(LINK_LOAD_LIMIT * nic / request)
 
 
@@ -551,8 +581,8 @@ def candidate_name(context: _Context, choice: ReplicaChoice) -> str:
     """Unique and readable: phase, GPU, layout, and what else tells candidates apart."""
     item = context.fleet[choice.item]
     parts = [choice.phase.value, item.gpu.name, f"tp{choice.parallelism.tp}"]
-    if choice.parallelism.pp > 1:
-        parts.append(f"pp{choice.parallelism.pp}")
+    sizes = {"pp": choice.parallelism.pp, "ep": choice.parallelism.ep, "dp": choice.parallelism.dp}
+    parts += [f"{name}{size}" for name, size in sizes.items() if size > 1]
     if choice.phase is Phase.COLOCATED:
         parts.append(f"chunk{choice.token_budget}")
     if math.isfinite(choice.path_rate):

@@ -23,7 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.arrays import FloatArray
-from planner.latency import Companions, PromptTime, ReplicaSet, decode_step_time, prompt_time
+from planner.latency import Companions, PromptTime, decode_step_time, prompt_time
+from planner.operators import ReplicaSet
 from planner.plan import Binding
 from planner.queueing import (
     ServiceShape,
@@ -170,7 +171,7 @@ def prompt_queues(r: ReplicaSet, traffic: Traffic, token_budget: float) -> tuple
         service = np.ascontiguousarray(time.service.T)
         alone = service if alone is None else alone
         occupancy, latency = sharing(alone, service, traffic.isl_weights, number)
-        shape = ServiceShape.of(occupancy / r.pp[:, None], traffic.isl_weights)
+        shape = ServiceShape.of(occupancy / r.lanes[:, None], traffic.isl_weights)
         queues.append(PromptQueue(number, latency, shape))
     return tuple(queues)
 
@@ -296,7 +297,7 @@ def batch_grid(r: ReplicaSet, largest: float) -> FloatArray:
     if not sizes or sizes[-1] < largest:
         above = np.arange(sizes[-1] if sizes else 0.0, largest, 64.0)[1:]
         sizes += [*above.tolist(), largest]
-    return np.asarray(np.array(sizes)[:, None] * r.pp)
+    return np.asarray(np.array(sizes)[:, None] * r.lanes)
 
 
 def decode_curves(r: ReplicaSet, traffic: Traffic, demand: DecodeDemand, starts: Sequence[int]) -> Curves:
@@ -427,11 +428,11 @@ def colocated_state(
     )
     stops = [time.service if policy is SchedulerPolicy.PREFILL_FIRST else time.stolen for time in times]
     weights, many = traffic.isl_weights, COLOCATED_PROMPTS_PER_STEP[-1]
-    alone = np.tensordot(weights, stops[0], axes=1) / r.pp
-    together = np.tensordot(weights, stops[-1], axes=1) / (many * r.pp)
-    met = np.minimum(batch / (traffic.mean_osl * r.pp), many - 1)
+    alone = np.tensordot(weights, stops[0], axes=1) / r.lanes
+    together = np.tensordot(weights, stops[-1], axes=1) / (many * r.lanes)
+    met = np.minimum(batch / (traffic.mean_osl * r.lanes), many - 1)
     stolen = np.maximum(alone + met * (together - alone) / (many - 1), 0.0)
-    square = np.tensordot(weights, stops[0] ** 2, axes=1) / r.pp**2
+    square = np.tensordot(weights, stops[0] ** 2, axes=1) / r.lanes**2
     decode = decode_step_time(r, batch, traffic.decode_context)
     rate = batch / (traffic.mean_osl * decode + batch * stolen)
     state = ColocatedState(
@@ -473,7 +474,7 @@ def colocated_table(r: ReplicaSet, traffic: Traffic, demand: ColocatedDemand) ->
     queues = []
     for number, service in zip(COLOCATED_PROMPTS_PER_STEP, services, strict=True):
         occupancy, latency = sharing(services[0], service, traffic.isl_weights, number)
-        occupancy = occupancy / r.pp[:, None]
+        occupancy = occupancy / r.lanes[:, None]
         # the shape of the distribution changes slowly with the batch, its mean does not
         coarse = ServiceShape.of(occupancy[::_SHAPE_STRIDE], traffic.isl_weights)
         shape = coarse.at(np.arange(_BATCH_POINTS) / _SHAPE_STRIDE)

@@ -89,7 +89,7 @@ def network_rate(item: FleetItem, engine: Engine) -> float:
 
 
 def kv_transfer_time(
-    tokens: Numbers, kv_bytes_per_token: float, rate: Numbers, layers: Numbers, engine: Engine
+    tokens: Numbers, size: Numbers, rate: Numbers, layers: Numbers, engine: Engine
 ) -> FloatArray:
     """Exposed time of moving the KV cache of `tokens` between two replicas. [s]
 
@@ -97,8 +97,8 @@ def kv_transfer_time(
     ----------
     tokens : number or ndarray
         Length of the prompt, cached prefix included: the decode side needs all of it. [tok]
-    kv_bytes_per_token : float
-        All layers, each KV head once. [B]
+    size : number or ndarray
+        Of its KV cache in all layers, each head once. [B]
     rate : number or ndarray
         What the narrower end attains, summed over the GPUs of a replica: shards of grouped-query
         attention move in parallel. [B/s]
@@ -112,5 +112,5 @@ def kv_transfer_time(
     """
     costs = engine.transfer
     blocks = np.ceil(np.asarray(tokens, dtype=np.float64) / engine.block_size)
-    wire = tokens * kv_bytes_per_token / rate + blocks * layers * costs.per_block
+    wire = size / rate + blocks * layers * costs.per_block
     return np.asarray(costs.fixed + wire * (1.0 - costs.overlap))

@@ -15,15 +15,9 @@ from planner.capacity import batch_for_tokens, colocated_state
 from planner.collectives import kv_transfer_time, supports_world_size
 from planner.engines.legality import EndPoint, nearest_legal_tp, pair_violation, pp_violation, tp_violation
 from planner.errors import InfeasibleError, SpecError
-from planner.latency import (
-    OperatorTime,
-    ReplicaSet,
-    decode_breakdown,
-    decode_step_time,
-    prefill_breakdown,
-    prompt_time,
-)
+from planner.latency import OperatorTime, decode_breakdown, decode_step_time, prefill_breakdown, prompt_time
 from planner.memory import fewest_gpus, kv_capacity, memory_budgets, tightest
+from planner.operators import ReplicaSet
 from planner.plan import MemoryBudget
 from planner.prediction import INTERVAL_Z, Deployed, Fleet, path_rate, predict_fleet
 from planner.specs import (
@@ -33,6 +27,7 @@ from planner.specs import (
     FleetItem,
     Lengths,
     Marginal,
+    MixtureOfExperts,
     Model,
     Parallelism,
     Period,
@@ -44,7 +39,7 @@ from planner.specs import (
     Workload,
 )
 from planner.traffic import Traffic
-from planner.transformer import kv_bytes_per_token
+from planner.transformer import equivalent_tokens, kv_bytes, kv_bytes_per_token
 from planner.units import GIB
 
 _FIXED_POINT_STEPS = 60
@@ -108,8 +103,22 @@ class Configuration:
         if broken is not None:
             nearest = nearest_legal_tp(self.model, tp, self.precision.weights)
             raise SpecError(f"{broken.reason}; the nearest legal TP is {nearest}")
-        if not supports_world_size(replicas.gpu, tp):
-            raise SpecError(f"GPU {replicas.gpu.name!r}: no all-reduce over {tp} GPUs is known")
+        ranks = tp * replicas.parallelism.dp
+        if not supports_world_size(replicas.gpu, ranks):
+            raise SpecError(f"GPU {replicas.gpu.name!r}: no all-reduce over {ranks} GPUs is known")
+        self._check_experts(replicas.parallelism)
+
+    def _check_experts(self, parallelism: Parallelism) -> None:
+        ep, ranks = parallelism.ep, parallelism.tp * parallelism.dp
+        blocks = [run.layer.feed_forward for run in self.model.layers]
+        routed = [b for b in blocks if isinstance(b, MixtureOfExperts)]
+        if not routed and (ep > 1 or parallelism.dp > 1):
+            raise SpecError(f"{self.model.name} has no experts: ep and dp must be 1")
+        if ep > 1 and ranks % ep:
+            raise SpecError(f"EP {ep} does not divide the {ranks} ranks of TP x DP")
+        for block in routed:
+            if block.experts % ep:
+                raise SpecError(f"EP {ep} does not divide the {block.experts} experts")
 
     def _end(self, replicas: Replicas) -> EndPoint:
         return EndPoint(
@@ -173,7 +182,8 @@ def predict(configuration: Configuration, load: Load) -> Prediction:
     memory, tokens = _memory(c, c.decoding, load)
     if c.prefill is not None:
         _memory(c, c.prefill, load)
-    slots = int(tokens // (load.isl + load.osl)) * c.decoding.count
+    sequence = float(equivalent_tokens(c.model, c.precision.kv_cache, load.isl + load.osl))
+    slots = int(tokens // sequence) * c.decoding.count
     if load.rate is not None:
         middle, low, high = (_open(c, load, tokens, z) for z in (0.0, -INTERVAL_Z, INTERVAL_Z))
     else:
@@ -217,7 +227,8 @@ def _memory(c: Configuration, replicas: Replicas, load: Load) -> tuple[MemoryBud
     )  # fmt: skip
     tokens = kv_capacity(c.model, c.precision, engine, replicas.parallelism, budgets)
     memory = tightest(budgets)
-    if memory.fits and tokens >= load.isl + load.osl:
+    need = math.ceil(equivalent_tokens(c.model, c.precision.kv_cache, load.isl + load.osl))
+    if memory.fits and tokens >= need * replicas.parallelism.dp:
         return memory, tokens
     sizes = (1, 2, 4, 8, 16)
     legal = tuple(n for n in sizes if tp_violation(c.model, n, c.precision.weights) is None)
@@ -226,7 +237,6 @@ def _memory(c: Configuration, replicas: Replicas, load: Load) -> tuple[MemoryBud
     hints = (f"the smallest TP that fits is {fewest}",) if fewest else ("no TP up to 16 fits",)
     if not memory.fits:
         raise InfeasibleError(binding, f"{-memory.kv_cache / GIB:.1f} GiB per GPU", hints)
-    need = math.ceil(load.isl + load.osl)
     raise InfeasibleError(
         binding, f"{need - tokens:,} tokens of KV cache for one sequence of {need:,}", hints
     )
@@ -270,13 +280,13 @@ def _closed(c: Configuration, load: Load, slots: int, z: float) -> _Point:
                 decode_batch=batch,
                 context=context,
             )
-            tpot = step + batch * float(time.stolen[0]) / c.colocated.parallelism.pp / load.osl
+            tpot = step + batch * float(time.stolen[0]) / c.colocated.parallelism.lanes / load.osl
         else:
             time = prompt_time(r_prompt, load.isl, 0.0, float(c.engine.prefill_token_budget))
             tpot = step
         service = float(time.service[0])
         unqueued = service + (0.0 if c.colocated else transfer + step) + (load.osl - 1) * tpot
-        rate = _closed_rate(unqueued, service / prompts.parallelism.pp, prompts.count, admitted)
+        rate = _closed_rate(unqueued, service / prompts.parallelism.lanes, prompts.count, admitted)
         ttft = admitted / rate - (load.osl - 1) * tpot
         fresh = rate * load.osl * tpot / c.decoding.count
         batch = 0.5 * (batch + min(max(fresh, 1e-3), admitted / c.decoding.count))
@@ -314,9 +324,9 @@ def _transfer(c: Configuration, load: Load) -> float:
         return 0.0
     fleet = _fleet(c, load, 1.0, 1)
     rate = path_rate(fleet, *fleet.groups)
-    per_token = kv_bytes_per_token(c.model, c.precision.kv_cache)
+    size = kv_bytes(c.model, c.precision.kv_cache, load.isl)
     layers = c.model.num_layers / c.prefill.parallelism.pp
-    return float(kv_transfer_time(load.isl, per_token, rate, layers, c.engine))
+    return float(kv_transfer_time(load.isl, size, rate, layers, c.engine))
 
 
 # --------------------------------------------------------------------------------------------
@@ -334,7 +344,7 @@ def _open(c: Configuration, load: Load, tokens: int, z: float) -> _Point:
             "",
             ("more replicas, a higher TP or a lower rate",),
         )
-    traffic = Traffic.of(fleet.service.workload)
+    traffic = Traffic.of_service(fleet.service)
     r = _set(c, c.decoding, z)
     per_replica = load.rate / c.decoding.count
     if c.colocated is None:

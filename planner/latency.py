@@ -1,191 +1,56 @@
 """Time of an engine's steps on many replicas at once.
 
-A :class:`ReplicaSet` holds one entry per replica on the *last* axis of every array. Batch sizes,
-contexts and prompt lengths come with a trailing axis of one (or of the number of replicas) and
-broadcast, so that a grid of batches over a hundred replicas is one call.
-
-A step with ``D`` decode tokens and ``P`` prompt tokens runs, per layer, the four matrix products on
-``T = D + P`` tokens, attention of both kinds, two all-reduces of ``T hidden`` 16-bit values and the
-norms; then the head on the rows that emit a token. Under pipeline parallelism ``pp`` micro-batches
-rotate, each of ``D / pp`` sequences.
+A step with ``D`` decode tokens and ``P`` prompt tokens runs, per layer, the matrix products on
+``T = D + P`` tokens, attention of both kinds, the all-reduces and the norms; then the head on the rows
+that emit a token. Under pipeline parallelism ``pp`` micro-batches rotate, and under attention data
+parallelism ``dp`` ranks each hold their own sequences: a rank's step has ``D / (pp dp)`` of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from planner.arrays import FloatArray, Numbers
-from planner.collectives import PIPELINE_OVERHEAD, AllReduce, all_reduce_time
-from planner.roofline import (
-    FALLBACK_LOG_SD,
-    DecodeAttentionKernel,
-    GemmKernel,
-    PrefillAttentionKernel,
-    decode_attention_time,
-    elementwise_time,
-    gemm_time,
-    prefill_attention_time,
-    stack,
+from planner.collectives import PIPELINE_OVERHEAD
+from planner.experts import largest_of
+from planner.operators import (
+    PromptShape,
+    ReplicaSet,
+    decode_mixing,
+    layer_operators,
+    prefill_mixing,
 )
-from planner.specs import GPU, CalibrationStatus, Dtype, Engine, Layer, Model, Parallelism, Precision
-from planner.transformer import SIXTEEN_BIT, kv_heads_per_rank, padded_vocabulary
+from planner.roofline import gemm_time
+from planner.specs import Engine
 
-ALL_REDUCES_PER_LAYER = 2
-ELEMENTWISE_PER_LAYER = 4  # two norms with residual, rope, activation
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReplicaSet:
-    """Replicas of one model, precision and engine on any GPUs. Arrays have shape ``(replicas,)``.
-
-    Attributes
-    ----------
-    slowdown : ndarray
-        Factor on every step time: the quantile of the model error that is planned for. [1]
-    log_sd : ndarray
-        Spread of that error, natural log. [1]
-    """
-
-    model: Model
-    engine: Engine
-    tp: FloatArray
-    pp: FloatArray
-    body: GemmKernel
-    head: GemmKernel
-    decode_attention: DecodeAttentionKernel
-    prefill_attention: PrefillAttentionKernel
-    all_reduce: AllReduce
-    bandwidth: FloatArray
-    vocabulary: FloatArray
-    log_sd: FloatArray
-    slowdown: FloatArray
-
-    @classmethod
-    def of(
-        cls,
-        model: Model,
-        precision: Precision,
-        engine: Engine,
-        replicas: Sequence[tuple[GPU, Parallelism]],
-        z: float = 0.0,
-    ) -> ReplicaSet:
-        """Stack `replicas`; `z` is the standard normal quantile of the model error to plan for.
-
-        Raises
-        ------
-        SpecError
-            If a GPU has no kernel for the precision or no all-reduce of the size.
-        """
-        gpus = [gpu for gpu, _ in replicas]
-        layouts = [p for _, p in replicas]
-        log_sd = np.array([model_error(gpu, engine) for gpu in gpus])
-        return cls(
-            model=model,
-            engine=engine,
-            tp=np.array([float(p.tp) for p in layouts]),
-            pp=np.array([float(p.pp) for p in layouts]),
-            body=stack([GemmKernel.of(g, precision.weights) for g in gpus]),
-            head=stack([GemmKernel.of(g, Dtype.BF16) for g in gpus]),
-            decode_attention=stack([DecodeAttentionKernel.of(g, precision.kv_cache) for g in gpus]),
-            prefill_attention=stack([PrefillAttentionKernel.of(g) for g in gpus]),
-            all_reduce=AllReduce.of(gpus, [p.tp for p in layouts]),
-            bandwidth=np.array([g.hbm_bandwidth for g in gpus]),
-            vocabulary=np.array([float(padded_vocabulary(model, p.tp)) for p in layouts]),
-            log_sd=log_sd,
-            slowdown=np.exp(z * log_sd),
-        )
-
-
-def model_error(gpu: GPU, engine: Engine) -> float:
-    """Spread of a step's predicted time on this GPU and engine, natural log. [1]
-
-    The engine's end-to-end spread. Coefficients that are estimated are wrong together, all operators in the
-    same direction, so that their own spread counts where it is larger; residuals of a fit average out
-    over a step's operators. The error is common to all replicas of a type: it never averages out.
-    """
-    calibration = gpu.calibration
-    if calibration.status is not CalibrationStatus.ESTIMATED:
-        return engine.log_sd
-    return max(engine.log_sd, min(calibration.log_sd.values(), default=FALLBACK_LOG_SD))
-
-
-# --------------------------------------------------------------------------------------------
-# Operators of one pass over all layers
-
-
-@dataclass(frozen=True, slots=True)
-class _Operator:
-    name: str
-    time: Numbers
-
-
-def _layer_operators(r: ReplicaSet, layer: Layer, tokens: Numbers) -> tuple[_Operator, ...]:
-    """Matrix products, all-reduces and norms of one layer on `tokens`."""
-    hidden, a, f = r.model.hidden, layer.attention, layer.feed_forward
-    kv_heads = kv_heads_per_rank(a, r.tp)
-    query_width = a.heads * a.head_dim / r.tp
-    inner = f.intermediate / r.tp
-    message = tokens * hidden * SIXTEEN_BIT
-    moved = (
-        tokens
-        * SIXTEEN_BIT
-        * (
-            6.0 * hidden  # two norms: read the input and the residual, write one
-            + 2.0 * (query_width + kv_heads * a.head_dim)  # rope
-            + f.matrices * inner  # activation: read gate and up, write their product
-        )
-    )
-    return (
-        _Operator(
-            "qkv projection", gemm_time(r.body, tokens, query_width + 2 * kv_heads * a.head_dim, hidden)
-        ),
-        _Operator("output projection", gemm_time(r.body, tokens, hidden, query_width)),
-        _Operator("feed-forward up", gemm_time(r.body, tokens, (f.matrices - 1) * inner, hidden)),
-        _Operator("feed-forward down", gemm_time(r.body, tokens, hidden, inner)),
-        _Operator("all-reduce", ALL_REDUCES_PER_LAYER * all_reduce_time(r.all_reduce, message)),
-        _Operator(
-            "elementwise",
-            np.where(
-                np.asarray(tokens) > 0, elementwise_time(moved, r.bandwidth, ELEMENTWISE_PER_LAYER), 0.0
-            ),
-        ),
-    )
+RANK_SPREAD = 0.6  # coefficient of variation of a sequence's context, for the busiest rank; an estimate [1]
 
 
 def _token_time(r: ReplicaSet, tokens: Numbers) -> Numbers:
-    """All layers on `tokens`, attention and head left out. [s]"""
+    """All layers on `tokens` of a rank, attention and head left out. [s]"""
     total: Numbers = 0.0
     for run in r.model.layers:
-        for operator in _layer_operators(r, run.layer, tokens):
+        for operator in layer_operators(r, run.layer, tokens):
             total = total + run.count * operator.time
     return total
 
 
 def _decode_attention(r: ReplicaSet, batch: Numbers, context: Numbers) -> Numbers:
+    """All layers' attention for `batch` sequences of a rank; of several ranks the busiest decides. [s]"""
+    spread = largest_of(r.dp) * RANK_SPREAD / np.sqrt(np.maximum(batch, 1.0))
+    longest = context * (1.0 + spread)
     total: Numbers = 0.0
     for run in r.model.layers:
-        a = run.layer.attention
-        seen = context if a.window is None else np.minimum(context, a.window)
-        total = total + run.count * decode_attention_time(
-            r.decode_attention, batch, seen, a.heads / r.tp, kv_heads_per_rank(a, r.tp), a.head_dim
-        )
+        total = total + run.count * decode_mixing(r, run.layer, batch, longest)
     return total
 
 
-def _prefill_attention(
-    r: ReplicaSet, area: Numbers, query: Numbers, keys: Numbers, launches: Numbers
-) -> Numbers:
+def _prefill_attention(r: ReplicaSet, prompts: PromptShape) -> Numbers:
     total: Numbers = 0.0
     for run in r.model.layers:
-        a = run.layer.attention
-        total = total + run.count * prefill_attention_time(
-            r.prefill_attention,
-            area, query, keys, launches,
-            a.heads / r.tp, kv_heads_per_rank(a, r.tp), a.head_dim,
-        )  # fmt: skip
+        total = total + run.count * prefill_mixing(r, run.layer, prompts)
     return total
 
 
@@ -211,7 +76,7 @@ def padded_batch(engine: Engine, batch: Numbers) -> FloatArray:
 
 
 def _decode_kernels(r: ReplicaSet, batch: Numbers, context: Numbers) -> Numbers:
-    micro = batch / r.pp
+    micro = batch / r.lanes
     padded = padded_batch(r.engine, micro)
     layers = float(r.model.num_layers)
     eager = np.where(micro > r.engine.graph_batch_sizes[-1], layers * r.engine.eager_overhead, 0.0)
@@ -297,7 +162,7 @@ def prompt_time(
     PromptTime
         Arrays over the broadcast shape.
     """
-    micro = np.asarray(decode_batch / r.pp)
+    micro = np.asarray(decode_batch / r.lanes)
     decodes = micro > 0
     chunk = np.maximum(token_budget - micro, 1.0)
     total = np.asarray(query + companions.count * companions.query, dtype=np.float64)
@@ -305,7 +170,7 @@ def prompt_time(
     rest = total - full * chunk
     steps = full + (rest > 0)
 
-    own = _own_kernels(r, query, cached, chunk, companions, steps)
+    own = _own_kernels(r, _prompts(query, cached, chunk, companions, steps))
     tokens = full * _token_time(r, chunk + micro) + np.where(rest > 0, _token_time(r, rest + micro), 0.0)
     decode = np.where(decodes, _decode_kernels(r, decode_batch, context), 0.0)
     beside = np.where(
@@ -320,19 +185,24 @@ def prompt_time(
     )
 
 
-def _own_kernels(
-    r: ReplicaSet, query: Numbers, cached: Numbers, chunk: Numbers, companions: Companions, steps: Numbers
-) -> Numbers:
-    """Prompt attention, head rows and hand-overs of a prompt and its companions. [s]"""
-    others = companions.count
-    attention = _prefill_attention(
-        r,
-        query * (cached + query / 2) + others * companions.area,
-        query + others * companions.query,
-        _keys_read(query, cached, chunk) + others * companions.query,
-        steps,
+def _prompts(
+    query: Numbers, cached: Numbers, chunk: Numbers, companions: Companions, steps: Numbers
+) -> PromptShape:
+    return PromptShape(
+        query=query,
+        cached=cached,
+        keys=_keys_read(query, cached, chunk),
+        others=companions.count,
+        others_query=companions.query,
+        others_area=companions.area,
+        steps=steps,
     )
-    return attention + _head(r, 1.0 + others) + steps * _pipeline(r)
+
+
+def _own_kernels(r: ReplicaSet, prompts: PromptShape) -> Numbers:
+    """Prompt attention, head rows and hand-overs of a prompt and its companions. [s]"""
+    rows = 1.0 + prompts.others
+    return _prefill_attention(r, prompts) + _head(r, rows) + prompts.steps * _pipeline(r)
 
 
 def _keys_read(query: Numbers, cached: Numbers, chunk: Numbers) -> FloatArray:
@@ -357,7 +227,7 @@ class OperatorTime:
 
 def decode_breakdown(r: ReplicaSet, batch: float, context: float) -> tuple[OperatorTime, ...]:
     """Decode step of the first replica, by operator; the lines add up to :func:`decode_step_time`."""
-    micro = batch / r.pp
+    micro = batch / r.lanes
     padded = padded_batch(r.engine, micro)
     beside = {
         "decode attention": _decode_attention(r, micro, context),
@@ -374,9 +244,7 @@ def prefill_breakdown(
     """One prompt on an idle replica, by operator; the lines add up to its `service`."""
     time = prompt_time(r, query, cached, token_budget)
     steps = float(time.steps.flat[0])
-    attention = _prefill_attention(
-        r, query * (cached + query / 2), query, _keys_read(query, cached, token_budget), steps
-    )
+    attention = _prefill_attention(r, _prompts(query, cached, token_budget, Companions(), steps))
     beside = {
         "prefill attention": attention,
         "head": _head(r, 1.0),
@@ -395,7 +263,7 @@ def prefill_breakdown(
 def _named_token_times(r: ReplicaSet, tokens: Numbers) -> dict[str, Numbers]:
     named: dict[str, Numbers] = {}
     for run in r.model.layers:
-        for operator in _layer_operators(r, run.layer, tokens):
+        for operator in layer_operators(r, run.layer, tokens):
             named[operator.name] = named.get(operator.name, 0.0) + run.count * operator.time
     return named
 

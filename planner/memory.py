@@ -5,12 +5,24 @@ from __future__ import annotations
 import math
 
 from planner.plan import MemoryBudget
-from planner.specs import GPU, Engine, Model, Parallelism, Precision
+from planner.specs import GPU, Engine, FeedForward, MixtureOfExperts, Model, Parallelism, Precision
 from planner.transformer import (
     SIXTEEN_BIT,
-    stage_kv_bytes_per_token,
+    equivalent_tokens,
+    stage_kv_bytes,
     stage_weight_bytes,
 )
+
+_REFERENCE_CONTEXT = 8192.0  # at which stages of a model with windows are compared [tok]
+
+
+def _widest(block: FeedForward | MixtureOfExperts | None) -> int:
+    """Values that a block's inner activations hold per token."""
+    if block is None:
+        return 0
+    if isinstance(block, FeedForward):
+        return block.matrices * block.intermediate
+    return block.matrices * (block.top_k * block.intermediate + block.shared_intermediate)
 
 
 def activation_bytes(
@@ -28,9 +40,7 @@ def activation_bytes(
     """
     tokens = max_num_batched_tokens
     hidden = tokens * model.hidden * SIXTEEN_BIT
-    widest = max(
-        run.layer.feed_forward.matrices * run.layer.feed_forward.intermediate for run in model.layers
-    )
+    widest = max(_widest(run.layer.feed_forward) for run in model.layers)
     feed_forward = 2 * hidden + tokens * widest / tp * SIXTEEN_BIT
     sampler = hidden + min(max_num_seqs, tokens) * model.vocab * engine.logits_bytes_per_entry
     return max(feed_forward, sampler)
@@ -58,7 +68,7 @@ def memory_budgets(
             kv_cache=usable - weights - activations - reserved,
             usable=usable,
         )
-        for weights in stage_weight_bytes(model, precision, tp, pp)
+        for weights in stage_weight_bytes(model, precision, tp, pp, parallelism.ep, parallelism.dp)
     )
 
 
@@ -71,11 +81,14 @@ def kv_capacity(
 ) -> int:
     """Tokens that fit into the KV cache of a replica, in whole blocks; 0 if the weights do not fit.
 
-    Every stage holds its own layers of every token, so the tightest stage decides.
+    Every stage holds its own layers of every token, so the tightest stage decides. Attention ranks hold
+    different sequences. A model with windows or recurrent states counts tokens of its full attention: see
+    :func:`~planner.transformer.equivalent_tokens`.
     """
-    per_token = stage_kv_bytes_per_token(model, precision.kv_cache, parallelism.tp, parallelism.pp)
-    tokens = min(b.kv_cache / t for b, t in zip(budgets, per_token, strict=True))
-    return max(0, math.floor(tokens / engine.block_size) * engine.block_size)
+    held = stage_kv_bytes(model, precision.kv_cache, parallelism.tp, parallelism.pp, _REFERENCE_CONTEXT)
+    unit = float(equivalent_tokens(model, precision.kv_cache, _REFERENCE_CONTEXT))
+    tokens = min(b.kv_cache * unit / h for b, h in zip(budgets, held, strict=True) if h > 0)
+    return parallelism.dp * max(0, math.floor(tokens / engine.block_size) * engine.block_size)
 
 
 def tightest(budgets: tuple[MemoryBudget, ...]) -> MemoryBudget:

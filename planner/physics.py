@@ -12,7 +12,7 @@ from planner.prediction import Deployed
 from planner.roofline import dtype_of_rows
 from planner.specs import Dtype, Phase, Service
 from planner.traffic import Traffic
-from planner.transformer import decode_flop, kv_bytes_per_token, prefill_flop, weight_bytes
+from planner.transformer import active_weight_bytes, decode_flop, kv_read_bytes, prefill_flop
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ def needed(service: Service, group: Deployed, mean_batch: float) -> Needed:
     KV cache of its context for every token: arithmetic and bytes that no kernel can avoid. Weights
     read by prefill steps are left out: they are few, and how few depends on batching.
     """
-    traffic = Traffic.of(service.workload)
+    traffic = Traffic.of_service(service)
     gpus = group.replicas * group.parallelism.num_gpus
     flop = traffic_bytes = 0.0
     if group.phase is not Phase.DECODE:
@@ -41,8 +41,8 @@ def needed(service: Service, group: Deployed, mean_batch: float) -> Needed:
     if group.phase is not Phase.PREFILL:
         tokens = group.rate * traffic.mean_osl
         flop += tokens * float(decode_flop(service.model, traffic.decode_context))
-        kv = traffic.decode_context * kv_bytes_per_token(service.model, service.precision.kv_cache)
-        read = weight_bytes(service.model, service.precision) / max(mean_batch, 1.0)
+        kv = float(kv_read_bytes(service.model, service.precision.kv_cache, traffic.decode_context))
+        read = active_weight_bytes(service.model, service.precision) / max(mean_batch, 1.0)
         traffic_bytes += tokens * (kv + read)
     gpu = group.item.gpu
     dtype = dtype_of_rows(service.precision.weights, gpu) or dtype_of_rows(Dtype.BF16, gpu)

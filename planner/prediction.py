@@ -26,7 +26,8 @@ from planner.capacity import (
     tpot_moments,
 )
 from planner.collectives import kv_transfer_time, network_rate
-from planner.latency import ReplicaSet, decode_step_time
+from planner.latency import decode_step_time
+from planner.operators import ReplicaSet
 from planner.plan import LatencySummary
 from planner.queueing import (
     ServiceShape,
@@ -45,7 +46,7 @@ from planner.specs import (
     Service,
 )
 from planner.traffic import Traffic
-from planner.transformer import kv_bytes_per_token
+from planner.transformer import kv_bytes, kv_copies
 
 INTERVAL_Z = 1.2816  # normal quantile of 0.9: the interval covers 80 % of the model error [1]
 _PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
@@ -152,7 +153,7 @@ def _quantile(components: Sequence[Component], probability: float) -> float:
 
 def predict_fleet(fleet: Fleet, z: float = 0.0) -> Latencies:
     """Latencies of all requests; `z` is the normal quantile of the model error assumed."""
-    traffic = Traffic.of(fleet.service.workload)
+    traffic = Traffic.of_service(fleet.service)
     if fleet.pool(Phase.COLOCATED):
         parts = [_colocated(fleet, g, traffic, z) for g in fleet.pool(Phase.COLOCATED)]
         return Latencies(tuple(p[0] for p in parts), tuple(p[1] for p in parts))
@@ -219,7 +220,7 @@ def prefill_sojourns(fleet: Fleet, group: Deployed, traffic: Traffic, z: float) 
 
 def prefill_occupancy(fleet: Fleet, group: Deployed, z: float = 0.0) -> Occupancy:
     """Share of time that replicas of the group compute, at the prompts per step with the shortest TTFT."""
-    traffic = Traffic.of(fleet.service.workload)
+    traffic = Traffic.of_service(fleet.service)
     queues = prompt_queues(replica_set(fleet, group, z), traffic, group.token_budget)
     means = [float(s.mean) for s in prefill_sojourns(fleet, group, traffic, z)]
     queue = queues[int(np.argmin(means))]
@@ -229,17 +230,19 @@ def prefill_occupancy(fleet: Fleet, group: Deployed, z: float = 0.0) -> Occupanc
 
 def _transfer(fleet: Fleet, prefill: Deployed, decode: Deployed, traffic: Traffic) -> FloatArray:
     """Exposed KV transfer of each prompt length between two groups. [s]"""
-    per_token = kv_bytes_per_token(fleet.service.model, fleet.service.precision.kv_cache)
+    size = kv_bytes(fleet.service.model, fleet.service.precision.kv_cache, traffic.isl)
     rate = path_rate(fleet, prefill, decode)
     layers = fleet.service.model.num_layers / prefill.parallelism.pp
-    return kv_transfer_time(traffic.isl, per_token, rate, layers, fleet.engine)
+    return kv_transfer_time(traffic.isl, size, rate, layers, fleet.engine)
 
 
 def path_rate(fleet: Fleet, prefill: Deployed, decode: Deployed) -> float:
     """Rate at which unique KV bytes get from one replica to the other. [B/s]"""
-    ends = [network_rate(g.item, fleet.engine) * g.parallelism.num_gpus for g in (prefill, decode)]
-    fewest = min(run.layer.attention.kv_heads for run in fleet.service.model.layers)
-    return min(ends) / max(1.0, decode.parallelism.tp / fewest)
+    ends = [
+        network_rate(g.item, fleet.engine) * g.parallelism.num_gpus / g.parallelism.dp
+        for g in (prefill, decode)
+    ]
+    return min(ends) / kv_copies(fleet.service.model, decode.parallelism.tp)
 
 
 # --------------------------------------------------------------------------------------------
@@ -304,7 +307,7 @@ def decode_slots(group: Deployed, traffic: Traffic, miss: float = 0.001) -> floa
 
 def decode_group_occupancy(fleet: Fleet, group: Deployed, z: float = 0.0) -> Occupancy:
     """How full the batches of a decode group are."""
-    return _Decode.of(fleet, group, Traffic.of(fleet.service.workload), z).occupancy()
+    return _Decode.of(fleet, group, Traffic.of_service(fleet.service), z).occupancy()
 
 
 # --------------------------------------------------------------------------------------------
@@ -339,7 +342,7 @@ def _operating_batch(r: ReplicaSet, traffic: Traffic, policy: SchedulerPolicy, g
 
 def colocated_group_occupancy(fleet: Fleet, group: Deployed, z: float = 0.0) -> Occupancy:
     """How full the batches of a colocated group are."""
-    traffic = Traffic.of(fleet.service.workload)
+    traffic = Traffic.of_service(fleet.service)
     r = replica_set(fleet, group, z)
     batch = _operating_batch(r, traffic, fleet.engine.scheduler, group)
     slots = decode_slots(group, traffic)
@@ -388,7 +391,7 @@ def _colocated_sojourns(
     sojourns = []
     for number, service in zip(COLOCATED_PROMPTS_PER_STEP, services, strict=True):
         occupancy, latency = sharing(services[0], service, weights, number)
-        shape = ServiceShape.of(occupancy / group.parallelism.pp, weights)
+        shape = ServiceShape.of(occupancy / group.parallelism.lanes, weights)
         wait = pooled_wait(fleet.routing, shape, group.rate, group.replicas, traffic.arrival_scv)
         sojourns.append(wait.plus(latency + 0.5 * decode_step, weights))
     return sojourns

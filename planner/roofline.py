@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -165,16 +165,17 @@ class PrefillAttentionKernel:
         )
 
 
-Kernel = TypeVar("Kernel", GemmKernel, DecodeAttentionKernel, PrefillAttentionKernel)
+Kernel = TypeVar("Kernel")
 
 
 def stack(kernels: Sequence[Kernel]) -> Kernel:
     """One kernel whose every attribute is an array over `kernels`, shape ``(len(kernels),)``."""
-    first = kernels[0]
+    first: Any = kernels[0]
     columns = {
         f.name: np.array([getattr(k, f.name) for k in kernels], dtype=np.float64) for f in fields(first)
     }
-    return type(first)(**columns)
+    stacked: Kernel = type(first)(**columns)
+    return stacked
 
 
 def smooth_maximum(a: Numbers, b: Numbers, exponent: Numbers) -> Numbers:

@@ -447,7 +447,8 @@ class MoeCoefficients:
     -----
     :math:`t_0 + \lVert F/(P e_c),\; W/(\beta e_m) \rVert_p + A/(\beta e_a)` with the FLOP count
     :math:`F`, weights of the experts that are hit :math:`W` and activation traffic :math:`A`.
-    ``overhead`` is :math:`t_0` [s], ``norm_exponent`` :math:`p`.
+    ``overhead`` is :math:`t_0` [s], ``norm_exponent`` :math:`p`. The peak :math:`P` is that of what is
+    multiplied: 16 bits for bf16 and the weight-only formats mxfp4 and int4, else the format's own.
     """
 
     compute_efficiency: float
@@ -461,7 +462,8 @@ class MoeCoefficients:
 class LatentDecodeCoefficients:
     """Decode steps of multi-head latent attention, by the dtype of the latent cache.
 
-    ``overhead`` [s]; ``block_time`` per sequence over the multiprocessors [s].
+    ``compute_efficiency`` is a share of the 16-bit peak for every cache. ``overhead`` [s];
+    ``block_time`` per sequence over the multiprocessors [s].
     """
 
     memory_efficiency: float
@@ -546,9 +548,9 @@ class GPU:
     hbm_bandwidth : float
         Peak memory bandwidth. [B/s]
     memory : float
-        Memory that the driver shows to a framework. [B]
+        Memory that a framework sees. [B]
     sm_count : int
-        Streaming multiprocessors or compute units.
+        Streaming multiprocessors, compute units, or what else runs one block of threads.
     scale_up_bandwidth : float
         Link to the other GPUs of the node, per GPU, one direction. [B/s]
     scale_up_kind : str
@@ -561,6 +563,12 @@ class GPU:
         Usual NIC share of one GPU, one direction; a scenario overrides it. [B/s]
     power : float
         Thermal design power. [W]
+    driver_memory : float or None
+        Memory that the vendor's tool (nvidia-smi) shows, somewhat more than `memory`. [B]
+    unverified : tuple of str
+        Figures of the profile's ``spec`` whose source could not be read again.
+    notes : tuple of str
+        What a reader of the figures has to know.
     """
 
     name: str
@@ -580,6 +588,9 @@ class GPU:
     node_size: int
     calibration: Calibration
     sources: tuple[str, ...] = ()
+    driver_memory: float | None = None
+    unverified: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _require_positive(
@@ -610,6 +621,11 @@ class Parallelism:
     def num_gpus(self) -> int:
         """GPUs of one replica; experts spread over the GPUs of tp and dp, so ep adds none."""
         return self.tp * self.pp * self.dp
+
+    @property
+    def lanes(self) -> int:
+        """Streams of work side by side: pipeline stages times attention ranks."""
+        return self.pp * self.dp
 
     def __str__(self) -> str:
         sizes = [f"TP{self.tp}"] + [
@@ -763,11 +779,20 @@ class Lengths:
     isl_per_output_token : float
         Mean prompt length seen by an output token, ``E[isl osl] / E[osl]``; equals ``E[isl]`` when
         the two are independent. [tok]
+    longest_request : float or None
+        Longest prompt plus output of one request; None: the longest of each may meet. [tok]
     """
 
     isl: Marginal
     osl: Marginal
     isl_per_output_token: float
+    longest_request: float | None = None
+
+    @property
+    def longest(self) -> float:
+        """Tokens of the longest request, prompt and output. [tok]"""
+        both = self.isl.maximum + self.osl.maximum
+        return both if self.longest_request is None else min(self.longest_request, both)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from planner.arrays import FloatArray
-from planner.specs import Workload
+from planner.specs import Service, Workload
+from planner.transformer import equivalent_tokens, kv_bytes_per_sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,20 @@ class Traffic:
         return float(np.sum(self.isl_weights * self.query * (self.cached + self.query / 2)))
 
     @classmethod
+    def of_service(cls, service: Service) -> Traffic:
+        """Of a service's workload; reserved tokens count what the model keeps of a sequence."""
+        traffic, model = cls.of(service.workload), service.model
+        dtype = service.precision.kv_cache
+        if kv_bytes_per_sequence(model, dtype) == 0:
+            return traffic
+        biased = traffic.osl_weights * traffic.osl / traffic.mean_osl
+        weights = traffic.isl_weights[:, None] * biased
+        kept = equivalent_tokens(model, dtype, traffic.isl[:, None] + traffic.osl)
+        mean = float(np.sum(weights * kept))
+        variance = float(np.sum(weights * (kept - mean) ** 2))
+        return replace(traffic, reserved=mean, reserved_sd=float(np.sqrt(variance)))
+
+    @classmethod
     def of(cls, workload: Workload) -> Traffic:
         lengths = workload.lengths
         isl, isl_weights = np.array(lengths.isl.points), np.array(lengths.isl.weights)
@@ -83,6 +98,6 @@ class Traffic:
             reserved=lengths.isl_per_output_token + output,
             reserved_sd=float(np.sqrt(prompt_variance + output_variance)),
             longest_isl=lengths.isl.maximum,
-            longest=lengths.isl.maximum + lengths.osl.maximum,
+            longest=lengths.longest,
             arrival_scv=workload.arrival_scv,
         )

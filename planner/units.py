@@ -1,5 +1,6 @@
 """Powers of ten and two. The only place where they are written; see ARCHITECTURE.md, "Units"."""
 
+NANO = 1e-9
 MICRO = 1e-6
 MILLI = 1e-3
 KILO = 1e3

@@ -54,7 +54,7 @@ from planner.specs import (
     Service,
 )
 from planner.traffic import Traffic
-from planner.transformer import kv_bytes_per_token
+from planner.transformer import kv_bytes
 from planner.units import MEGA, SECONDS_PER_HOUR
 
 DEFAULT_GAP = 0.005
@@ -389,17 +389,17 @@ class _Search:
 
     def _max_model_len(self) -> int:
         """Longest sequence of the traffic, rounded up, within what the model supports."""
-        longest = Traffic.of(self.service.workload).longest
+        longest = Traffic.of_service(self.service).longest
         return min(self.service.model.max_context, 256 * math.ceil(longest / 256))
 
     def _network(self, fleet: Fleet, group: Deployed) -> float:
         """Load of the group's NICs by KV transfer. [1]"""
         if group.phase is Phase.COLOCATED:
             return 0.0
-        traffic = Traffic.of(self.service.workload)
-        per_token = kv_bytes_per_token(self.service.model, self.service.precision.kv_cache)
-        moved = group.rate * traffic.mean_isl * per_token
-        own = path_rate(fleet, group, group) * group.replicas
+        traffic = Traffic.of_service(self.service)
+        sizes = kv_bytes(self.service.model, self.service.precision.kv_cache, traffic.isl)
+        moved = group.rate * float(traffic.isl_weights @ sizes)
+        own = path_rate(fleet, group, group) * group.parallelism.dp * group.replicas
         return moved / own
 
     def _prediction(self, service: Service, fleet: Fleet, solution: Solution) -> ServicePrediction:
@@ -407,7 +407,7 @@ class _Search:
         expected, planned, low, high = (
             predict_fleet(fleet, z).summaries() for z in (0.0, planned_z, -INTERVAL_Z, INTERVAL_Z)
         )
-        traffic = Traffic.of(service.workload)
+        traffic = Traffic.of_service(service)
         rate = service.workload.request_rate
 
         def per_million(tokens_per_request: float) -> float | None:

@@ -22,7 +22,8 @@ from planner.capacity import (
     sharing,
 )
 from planner.engines import load_engine
-from planner.latency import Companions, ReplicaSet, decode_step_time, prompt_time
+from planner.latency import Companions, decode_step_time, prompt_time
+from planner.operators import ReplicaSet
 from planner.plan import Binding
 from planner.prediction import Deployed, Fleet, predict_fleet, prefill_sojourns
 from planner.queueing import normal_quantile

@@ -25,7 +25,8 @@ from planner.capacity import (
 )
 from planner.collectives import kv_transfer_time, network_rate
 from planner.engines import load_engine
-from planner.latency import ReplicaSet, decode_step_time, prompt_time
+from planner.latency import decode_step_time, prompt_time
+from planner.operators import ReplicaSet
 from planner.plan import LatencySummary
 from planner.prediction import Deployed, Fleet, predict_fleet, prefill_sojourns
 from planner.specs import (
@@ -142,7 +143,9 @@ def simulate_disaggregated(f: Fleet, requests: Requests) -> tuple[np.ndarray, np
     ready, _ = _steps(f, prefill, only_prompts)
     rate = min(network_rate(g.item, ENGINE) * g.parallelism.tp for g in (prefill, decode))
     per_token = kv_bytes_per_token(f.service.model, Dtype.BF16)
-    transfer = kv_transfer_time(requests.isl, per_token, rate, f.service.model.num_layers, ENGINE)
+    transfer = kv_transfer_time(
+        requests.isl, requests.isl * per_token, rate, f.service.model.num_layers, ENGINE
+    )
     first, last = _decode(f, decode, ready + transfer, requests.osl)
     return first - requests.arrival, (last - first) / (requests.osl - 1)
 

@@ -106,14 +106,14 @@ def test_transfer_at_line_rate(vllm, per_token, tokens, gbps, milliseconds):
     """https://github.com/kvcache-ai/Mooncake/issues/602 and others ask for these."""
     costs = dataclasses.replace(vllm.transfer, fixed=0.0, per_block=0.0, overlap=0.0)
     engine = dataclasses.replace(vllm, transfer=costs)
-    time = float(kv_transfer_time(tokens, per_token, gbps * 1e9 / 8, 1, engine))
+    time = float(kv_transfer_time(tokens, tokens * per_token, gbps * 1e9 / 8, 1, engine))
     assert time == pytest.approx(milliseconds * 1e-3, rel=6e-3)
 
 
 def test_transfer_adds_handshake_and_descriptors(vllm):
     costs = dataclasses.replace(vllm.transfer, fixed=27e-3, per_block=4e-6, overlap=0.25)
     engine = dataclasses.replace(vllm, transfer=costs, block_size=16)
-    time = float(kv_transfer_time(1001, 1e5, 1e10, 32, engine))
+    time = float(kv_transfer_time(1001, 1001 * 1e5, 1e10, 32, engine))
     assert time == pytest.approx(27e-3 + (1001 * 1e5 / 1e10 + 63 * 32 * 4e-6) * 0.75, rel=1e-12)
 
 
@@ -123,7 +123,9 @@ def test_transfer_reproduces_the_measurement_its_constants_come_from(vllm):
     tokens = 1785 / layers * vllm.block_size
     per_token = 167 * 2**20 / tokens
     rate = 50e9 * vllm.transfer.rdma_efficiency
-    assert float(kv_transfer_time(tokens, per_token, rate, layers, vllm)) == pytest.approx(38.7e-3, rel=0.02)
+    assert float(kv_transfer_time(tokens, tokens * per_token, rate, layers, vllm)) == pytest.approx(
+        38.7e-3, rel=0.02
+    )
 
 
 def test_the_attained_rate_stays_below_the_line_rate(h100, vllm):

@@ -9,7 +9,8 @@ import pytest
 
 from planner.configuration import Configuration, Load, Replicas, default_precision, predict
 from planner.errors import InfeasibleError, SpecError
-from planner.latency import ReplicaSet, decode_step_time, prompt_time
+from planner.latency import decode_step_time, prompt_time
+from planner.operators import ReplicaSet
 from planner.specs import Dtype, Parallelism, Precision
 
 BF16 = Precision(weights=Dtype.BF16, kv_cache=Dtype.BF16)

@@ -17,14 +17,13 @@ from planner.configuration import Configuration, Load, Replicas, predict
 from planner.engines import load_engine
 from planner.latency import (
     Companions,
-    ReplicaSet,
     decode_breakdown,
     decode_step_time,
-    model_error,
     padded_batch,
     prefill_breakdown,
     prompt_time,
 )
+from planner.operators import ReplicaSet, model_error
 from planner.roofline import GemmKernel, gemm_time
 from planner.specs import Dtype, Parallelism, Precision
 from planner.transformer import kv_bytes_per_token, prefill_flop, weight_bytes

@@ -18,7 +18,7 @@ from planner.specs import (
     Service,
     Slo,
 )
-from planner.transformer import decode_flop, kv_bytes_per_token, prefill_flop, weight_bytes
+from planner.transformer import active_weight_bytes, decode_flop, kv_bytes_per_token, prefill_flop
 
 BF16 = Precision(weights=Dtype.BF16, kv_cache=Dtype.BF16)
 FP8 = Precision(weights=Dtype.FP8, kv_cache=Dtype.FP8)
@@ -56,7 +56,9 @@ def test_decode_by_hand(service, h100):
     """Outputs of 100 and 400 tokens: the mean context is 1,000 and half of 340."""
     tokens = 10 * 250.0
     found = needed(service, group(h100, Phase.DECODE, 10.0, tp=4), 50.0)
-    per_token = 1170.0 * kv_bytes_per_token(service.model, Dtype.FP8) + weight_bytes(service.model, FP8) / 50
+    per_token = (
+        1170.0 * kv_bytes_per_token(service.model, Dtype.FP8) + active_weight_bytes(service.model, FP8) / 50
+    )
     assert found.bandwidth == pytest.approx(tokens * per_token / (4 * h100.hbm_bandwidth), rel=1e-9)
     flop = tokens * float(decode_flop(service.model, 1170.0))
     assert found.compute == pytest.approx(flop / (4 * h100.peak_flops[Dtype.FP8]), rel=1e-9)

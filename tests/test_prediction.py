@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from planner.capacity import FIRST_STEPS
 from planner.collectives import kv_transfer_time, network_rate
-from planner.latency import ReplicaSet, decode_step_time, prompt_time
+from planner.latency import decode_step_time, prompt_time
+from planner.operators import ReplicaSet
 from planner.prediction import (
     Component,
     Deployed,
@@ -148,7 +149,9 @@ def test_a_lone_request_on_an_idle_fleet(make, h100, llama_8b, vllm):
     prompt = float(prompt_time(r, 1000.0, 0.0, 8192.0).service[0])
     step = float(decode_step_time(r, 1.0, 1100.0)[0])
     rate = network_rate(f.groups[0].item, vllm)
-    transfer = float(kv_transfer_time(1000.0, kv_bytes_per_token(llama_8b, Dtype.BF16), rate, 32, vllm))
+    transfer = float(
+        kv_transfer_time(1000.0, 1000 * kv_bytes_per_token(llama_8b, Dtype.BF16), rate, 32, vllm)
+    )
     assert ttft.mean == pytest.approx(prompt + transfer + step, rel=0.01)
     assert ttft.p99 == pytest.approx(ttft.p50, rel=0.01)
     assert tpot.mean == pytest.approx(step, rel=1e-3)

@@ -6,12 +6,15 @@ whole by every rank.
 """
 
 from planner.transformer.cache import (
+    equivalent_tokens,
     kv_bytes,
     kv_bytes_per_sequence,
     kv_bytes_per_token,
     kv_copies,
     kv_heads_per_rank,
+    kv_read_bytes,
     layer_kv_bytes_per_token,
+    seen_context,
     stage_kv_bytes,
     stage_kv_bytes_per_token,
 )
@@ -35,7 +38,6 @@ from planner.transformer.work import (
     head_flop,
     matrix_flop_per_token,
     prefill_flop,
-    seen_context,
 )
 
 __all__ = [
@@ -46,12 +48,14 @@ __all__ = [
     "attention_area",
     "attention_flop",
     "decode_flop",
+    "equivalent_tokens",
     "head_flop",
     "kv_bytes",
     "kv_bytes_per_sequence",
     "kv_bytes_per_token",
     "kv_copies",
     "kv_heads_per_rank",
+    "kv_read_bytes",
     "layer_kv_bytes_per_token",
     "layer_weights",
     "matrix_flop_per_token",

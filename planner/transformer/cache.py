@@ -81,6 +81,43 @@ def kv_bytes_per_sequence(model: Model, dtype: Dtype) -> float:
     return total
 
 
+def kv_read_bytes(model: Model, dtype: Dtype, context: Numbers) -> Numbers:
+    """What one decode step reads of a sequence of `context` tokens, each head once; states twice. [B]"""
+    total: Numbers = 0.0
+    for run in model.layers:
+        mixer = run.layer.attention
+        if isinstance(mixer, StateMixer):
+            total = total + run.count * 2.0 * state_bytes(mixer)
+        elif isinstance(mixer, LatentAttention) and mixer.indexer is not None:
+            index = index_bytes_per_token(mixer.indexer)
+            latent = layer_kv_bytes_per_token(run.layer, dtype) - index
+            total = total + run.count * (index * context + latent * seen_context(run.layer, context))
+        else:
+            per_token = layer_kv_bytes_per_token(run.layer, dtype)
+            total = total + run.count * per_token * seen_context(run.layer, context)
+    return total
+
+
+def seen_context(layer: Layer, context: Numbers) -> Numbers:
+    """Tokens that attention of this layer reads at `context`: within its window, or its indexer's top k."""
+    mixer = layer.attention
+    if isinstance(mixer, Attention) and mixer.window is not None:
+        return np.minimum(context, mixer.window)
+    if isinstance(mixer, LatentAttention) and mixer.indexer is not None:
+        return np.minimum(context, mixer.indexer.top_k)
+    return context
+
+
+def equivalent_tokens(model: Model, dtype: Dtype, context: Numbers) -> FloatArray:
+    """Tokens of full attention that take as much memory as a sequence of `context` tokens does. [tok]
+
+    Equal to `context` for a model whose every layer keeps every token. A model without any such layer
+    counts in bytes.
+    """
+    unit = kv_bytes_per_token(model, dtype)
+    return kv_bytes(model, dtype, context) / (unit or 1.0)
+
+
 def kv_copies(model: Model, tp: int) -> float:
     """Times that the bytes of :func:`kv_bytes_per_token` are held by `tp` ranks together. [1]
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from planner.arrays import Numbers
 from planner.specs import Attention, LatentAttention, Layer, Model, StateMixer
+from planner.transformer.cache import seen_context
 from planner.transformer.weights import idle_share, layer_weights
 
 
@@ -21,16 +22,6 @@ def matrix_flop_per_token(model: Model) -> float:
 def head_flop(model: Model) -> float:
     """FLOP of the language-model head for one token. [FLOP]"""
     return 2.0 * model.hidden * model.vocab
-
-
-def seen_context(layer: Layer, context: Numbers) -> Numbers:
-    """Tokens that attention of this layer reads at `context`: within its window, or its indexer's top k."""
-    mixer = layer.attention
-    if isinstance(mixer, Attention) and mixer.window is not None:
-        return np.minimum(context, mixer.window)
-    if isinstance(mixer, LatentAttention) and mixer.indexer is not None:
-        return np.minimum(context, mixer.indexer.top_k)
-    return context
 
 
 def attention_area(layer: Layer, query: Numbers, cached: Numbers = 0.0) -> Numbers:

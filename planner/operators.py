@@ -1,0 +1,372 @@
+"""Time of the operators of one layer, on many replicas at once.
+
+A :class:`ReplicaSet` holds one entry per replica on the *last* axis of every array; token counts,
+batches and contexts come with a trailing axis of one (or of the number of replicas) and broadcast.
+Under attention data parallelism tokens are those of one rank; the experts see those of all ranks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.arrays import FloatArray, Numbers
+from planner.collectives import AllReduce, all_reduce_time
+from planner.experts import ExpertsKernel, experts_time
+from planner.latent import (
+    LatentDecodeKernel,
+    indexer_time,
+    latent_decode_time,
+    latent_prefill_kernel,
+    latent_prefill_time,
+    state_decode_time,
+    state_prefill_time,
+)
+from planner.roofline import (
+    FALLBACK_LOG_SD,
+    DecodeAttentionKernel,
+    GemmKernel,
+    PrefillAttentionKernel,
+    decode_attention_time,
+    elementwise_time,
+    gemm_time,
+    prefill_attention_time,
+    stack,
+)
+from planner.specs import (
+    GPU,
+    Attention,
+    CalibrationStatus,
+    Dtype,
+    Engine,
+    FeedForward,
+    LatentAttention,
+    Layer,
+    MixtureOfExperts,
+    Model,
+    Parallelism,
+    Precision,
+    StateMixer,
+)
+from planner.transformer import (
+    SIXTEEN_BIT,
+    Shards,
+    attention_area,
+    kv_heads_per_rank,
+    padded_vocabulary,
+    seen_context,
+)
+
+MIXER_KERNELS = 2  # a norm with residual, and rope or gate
+DENSE_KERNELS = 2  # a norm with residual, and the activation
+EXPERT_KERNELS = 1  # a norm with residual; the activation belongs to the grouped product
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReplicaSet:
+    """Replicas of one model, precision and engine on any GPUs. Arrays have shape ``(replicas,)``.
+
+    Attributes
+    ----------
+    lanes : ndarray
+        Streams of work that a replica runs side by side: pipeline stages times attention ranks.
+    attention, body, head, router : GemmKernel
+        Matrices of mixers, dense blocks and shared experts, head, and routers.
+    experts, latent_decode, latent_prefill : kernels or None
+        Where the model has such layers.
+    exchange : AllReduce
+        Between all ranks that share the experts.
+    slowdown : ndarray
+        Factor on every step time: the quantile of the model error that is planned for. [1]
+    log_sd : ndarray
+        Spread of that error, natural log. [1]
+    """
+
+    model: Model
+    engine: Engine
+    tp: FloatArray
+    pp: FloatArray
+    dp: FloatArray
+    ep: FloatArray
+    moe_tp: FloatArray
+    attention: GemmKernel
+    body: GemmKernel
+    head: GemmKernel
+    decode_attention: DecodeAttentionKernel
+    prefill_attention: PrefillAttentionKernel
+    experts: ExpertsKernel | None
+    latent_decode: LatentDecodeKernel | None
+    latent_prefill: PrefillAttentionKernel | None
+    all_reduce: AllReduce
+    exchange: AllReduce
+    bandwidth: FloatArray
+    peak: FloatArray
+    vocabulary: FloatArray
+    log_sd: FloatArray
+    slowdown: FloatArray
+
+    @property
+    def lanes(self) -> FloatArray:
+        return self.pp * self.dp
+
+    @classmethod
+    def of(
+        cls,
+        model: Model,
+        precision: Precision,
+        engine: Engine,
+        replicas: Sequence[tuple[GPU, Parallelism]],
+        z: float = 0.0,
+    ) -> ReplicaSet:
+        """Stack `replicas`; `z` is the standard normal quantile of the model error to plan for.
+
+        Raises
+        ------
+        SpecError
+            If a GPU has no kernel for the precision or no all-reduce of the size.
+        """
+        gpus = [gpu for gpu, _ in replicas]
+        layouts = [p for _, p in replicas]
+        shards = [Shards.of(p) for p in layouts]
+        log_sd = np.array([model_error(gpu, engine) for gpu in gpus])
+        routed = any(isinstance(run.layer.feed_forward, MixtureOfExperts) for run in model.layers)
+        latent = any(isinstance(run.layer.attention, LatentAttention) for run in model.layers)
+        return cls(
+            model=model,
+            engine=engine,
+            tp=np.array([float(p.tp) for p in layouts]),
+            pp=np.array([float(p.pp) for p in layouts]),
+            dp=np.array([float(p.dp) for p in layouts]),
+            ep=np.array([float(s.ep) for s in shards]),
+            moe_tp=np.array([float(s.moe_tp) for s in shards]),
+            attention=stack([GemmKernel.of(g, precision.of_attention) for g in gpus]),
+            body=stack([GemmKernel.of(g, precision.weights) for g in gpus]),
+            head=stack([GemmKernel.of(g, Dtype.BF16) for g in gpus]),
+            decode_attention=stack([DecodeAttentionKernel.of(g, precision.kv_cache) for g in gpus]),
+            prefill_attention=stack([PrefillAttentionKernel.of(g) for g in gpus]),
+            experts=stack([ExpertsKernel.of(g, precision.of_experts) for g in gpus]) if routed else None,
+            latent_decode=stack([LatentDecodeKernel.of(g, precision.kv_cache) for g in gpus])
+            if latent
+            else None,
+            latent_prefill=stack([latent_prefill_kernel(g) for g in gpus]) if latent else None,
+            all_reduce=AllReduce.of(gpus, [p.tp for p in layouts]),
+            exchange=AllReduce.of(gpus, [p.tp * p.dp for p in layouts]),
+            bandwidth=np.array([g.hbm_bandwidth for g in gpus]),
+            peak=np.array([g.peak_flops.get(Dtype.BF16, g.peak_flops.get(Dtype.FP16, 0.0)) for g in gpus]),
+            vocabulary=np.array([float(padded_vocabulary(model, p.tp)) for p in layouts]),
+            log_sd=log_sd,
+            slowdown=np.exp(z * log_sd),
+        )
+
+
+def model_error(gpu: GPU, engine: Engine) -> float:
+    """Spread of a step's predicted time on this GPU and engine, natural log. [1]
+
+    The engine's end-to-end spread. Coefficients that are estimated are wrong together, all operators in the
+    same direction, so that their own spread counts where it is larger; residuals of a fit average out
+    over a step's operators. The error is common to all replicas of a type: it never averages out.
+    """
+    calibration = gpu.calibration
+    if calibration.status is not CalibrationStatus.ESTIMATED:
+        return engine.log_sd
+    return max(engine.log_sd, min(calibration.log_sd.values(), default=FALLBACK_LOG_SD))
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One operator's time. [s]"""
+
+    name: str
+    time: Numbers
+
+
+def layer_operators(r: ReplicaSet, layer: Layer, tokens: Numbers) -> tuple[Operator, ...]:
+    """What one layer does to `tokens` of one rank, attention itself left out."""
+    return (*_mixer_operators(r, layer, tokens), *_block_operators(r, layer, tokens))
+
+
+def _where_any(tokens: Numbers, time: Numbers) -> Numbers:
+    return np.where(np.asarray(tokens) > 0, time, 0.0)
+
+
+def _elementwise(r: ReplicaSet, tokens: Numbers, values: Numbers, kernels: int) -> Numbers:
+    """Norms, rope and activations that move `values` 16-bit numbers per token. [s]"""
+    return _where_any(tokens, elementwise_time(tokens * SIXTEEN_BIT * values, r.bandwidth, kernels))
+
+
+def _reduce(r: ReplicaSet, tokens: Numbers) -> Numbers:
+    return all_reduce_time(r.all_reduce, tokens * r.model.hidden * SIXTEEN_BIT)
+
+
+# --------------------------------------------------------------------------------------------
+# Mixers
+
+
+def _mixer_operators(r: ReplicaSet, layer: Layer, tokens: Numbers) -> tuple[Operator, ...]:
+    mixer, hidden = layer.attention, r.model.hidden
+    if mixer is None:
+        return ()
+    if isinstance(mixer, Attention):
+        heads = mixer.heads * mixer.head_dim / r.tp
+        keys = kv_heads_per_rank(mixer, r.tp) * mixer.head_dim if mixer.owns_kv else 0.0
+        into = heads * (2 if mixer.gated else 1) + (1 if mixer.values_are_keys else 2) * keys
+        out, rotated = heads, heads + keys
+    elif isinstance(mixer, LatentAttention):
+        return _latent_operators(r, mixer, tokens)
+    else:
+        into, out = mixer.input_width / r.tp, mixer.output_width / r.tp
+        rotated = into
+    return (
+        Operator("qkv projection", gemm_time(r.attention, tokens, into, hidden)),
+        Operator("output projection", gemm_time(r.attention, tokens, hidden, out)),
+        Operator("all-reduce", _reduce(r, tokens)),
+        Operator("elementwise", _elementwise(r, tokens, 3.0 * hidden + 2.0 * rotated, MIXER_KERNELS)),
+    )
+
+
+def _latent_operators(r: ReplicaSet, a: LatentAttention, tokens: Numbers) -> tuple[Operator, ...]:
+    """Projections of latent attention; what expands or absorbs the latent belongs to attention."""
+    hidden, heads = r.model.hidden, a.heads / r.tp
+    down = a.kv_rank + a.rope_dim + (a.query_rank or 0)
+    if a.indexer is not None:
+        down += a.indexer.head_dim + a.indexer.heads
+    into = gemm_time(r.attention, tokens, down, hidden)
+    into = into + gemm_time(r.attention, tokens, heads * a.query_dim, a.query_rank or hidden)
+    if a.indexer is not None:
+        width = a.indexer.heads * a.indexer.head_dim
+        into = into + gemm_time(r.attention, tokens, width, a.query_rank or hidden)
+    moved = 3.0 * hidden + 2.0 * (down + heads * a.query_dim)
+    return (
+        Operator("qkv projection", into),
+        Operator("output projection", gemm_time(r.attention, tokens, hidden, heads * a.value_dim)),
+        Operator("all-reduce", _reduce(r, tokens)),
+        Operator("elementwise", _elementwise(r, tokens, moved, MIXER_KERNELS)),
+    )
+
+
+# --------------------------------------------------------------------------------------------
+# Feed-forward blocks
+
+
+def _block_operators(r: ReplicaSet, layer: Layer, tokens: Numbers) -> tuple[Operator, ...]:
+    block, hidden = layer.feed_forward, r.model.hidden
+    if block is None:
+        return ()
+    if isinstance(block, FeedForward):
+        inner = block.intermediate / r.tp
+        moved = 3.0 * hidden + block.matrices * inner
+        return (
+            *_dense_operators(r, tokens, block.matrices, inner),
+            Operator("all-reduce", _reduce(r, tokens)),
+            Operator("elementwise", _elementwise(r, tokens, moved, DENSE_KERNELS)),
+        )
+    return _expert_operators(r, block, tokens)
+
+
+def _dense_operators(
+    r: ReplicaSet, tokens: Numbers, matrices: int, inner: Numbers
+) -> tuple[Operator, Operator]:
+    hidden = r.model.hidden
+    return (
+        Operator("feed-forward up", gemm_time(r.body, tokens, (matrices - 1) * inner, hidden)),
+        Operator("feed-forward down", gemm_time(r.body, tokens, hidden, inner)),
+    )
+
+
+def _expert_operators(r: ReplicaSet, block: MixtureOfExperts, tokens: Numbers) -> tuple[Operator, ...]:
+    """Router, shared and routed experts, and the exchange between the ranks that share them."""
+    assert r.experts is not None
+    hidden = r.model.hidden
+    width = float(block.latent or hidden)
+    everyone = tokens * r.dp
+    routed = experts_time(r.experts, block, everyone, width, r.ep, r.moe_tp)
+    if block.latent is not None:
+        routed = routed + gemm_time(r.body, tokens, width, hidden) + gemm_time(r.body, tokens, hidden, width)
+    exchange = all_reduce_time(r.exchange, everyone * hidden * SIXTEEN_BIT)
+    shared: tuple[Operator, ...] = ()
+    if block.shared_intermediate:
+        shared = _dense_operators(r, tokens, block.matrices, block.shared_intermediate / r.tp)
+    return (
+        Operator("router", gemm_time(r.head, tokens, float(block.experts), hidden)),
+        *shared,
+        Operator("experts", routed),
+        Operator("all-reduce", exchange),
+        Operator("elementwise", _elementwise(r, tokens, 3.0 * hidden, EXPERT_KERNELS)),
+    )
+
+
+# --------------------------------------------------------------------------------------------
+# Attention
+
+
+def decode_mixing(r: ReplicaSet, layer: Layer, batch: Numbers, context: Numbers) -> Numbers:
+    """Attention or recurrent update of one layer for `batch` sequences of one rank. [s]"""
+    mixer = layer.attention
+    if mixer is None:
+        return 0.0
+    if isinstance(mixer, StateMixer):
+        return state_decode_time(mixer, batch, r.tp, r.bandwidth)
+    seen = seen_context(layer, context)
+    if isinstance(mixer, Attention):
+        heads, kv_heads = mixer.heads / r.tp, kv_heads_per_rank(mixer, r.tp)
+        return decode_attention_time(r.decode_attention, batch, seen, heads, kv_heads, mixer.head_dim)
+    assert r.latent_decode is not None
+    heads = mixer.heads / r.tp
+    time = latent_decode_time(r.latent_decode, mixer, batch, seen, heads)
+    absorbed = gemm_time(r.attention, batch, heads * mixer.kv_rank, mixer.nope_dim)
+    released = gemm_time(r.attention, batch, heads * mixer.value_dim, mixer.kv_rank)
+    if mixer.indexer is not None:
+        time = time + indexer_time(mixer.indexer, batch, context, r.bandwidth)
+    return time + absorbed + released
+
+
+@dataclass(frozen=True, slots=True)
+class PromptShape:
+    """What the prompts of some steps look like to attention.
+
+    Attributes
+    ----------
+    query, cached : tokens of the prompt to compute, and found in the cache. [tok]
+    keys : key tokens read over all chunks. [tok]
+    others, others_query, others_area : companions' number, tokens and query-key pairs of each.
+    steps : launches.
+    """
+
+    query: Numbers
+    cached: Numbers
+    keys: Numbers
+    others: float
+    others_query: float
+    others_area: float
+    steps: Numbers
+
+
+def prefill_mixing(r: ReplicaSet, layer: Layer, p: PromptShape) -> Numbers:
+    """Attention or scan of one layer over prompts of one rank. [s]"""
+    mixer = layer.attention
+    if mixer is None:
+        return 0.0
+    query = p.query + p.others * p.others_query
+    if isinstance(mixer, StateMixer):
+        return state_prefill_time(mixer, query, p.steps, r.tp, r.bandwidth, r.peak)
+    limit = float(seen_context(layer, np.inf))
+    windowed = math.isfinite(limit)
+    companions = np.minimum(p.others_area, p.others_query * limit) if windowed else p.others_area
+    area = attention_area(layer, p.query, p.cached) + p.others * companions
+    keys = p.keys + p.others * p.others_query
+    heads = mixer.heads / r.tp
+    if isinstance(mixer, Attention):
+        read = np.minimum(keys, query + p.steps * limit) if windowed else keys
+        kv_heads = kv_heads_per_rank(mixer, r.tp)
+        return prefill_attention_time(
+            r.prefill_attention, area, query, read, p.steps, heads, kv_heads, mixer.head_dim
+        )
+    assert r.latent_prefill is not None
+    expanded = gemm_time(r.attention, keys, heads * (mixer.nope_dim + mixer.value_dim), mixer.kv_rank)
+    time = latent_prefill_time(r.latent_prefill, mixer, area, query, keys, p.steps, heads)
+    if mixer.indexer is not None:
+        time = time + p.steps * indexer_time(mixer.indexer, query / p.steps, p.query / 2, r.bandwidth)
+    return time + expanded
