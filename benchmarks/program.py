@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks import heading, percentile, spread, verdict
 from planner.candidates import CandidateSet, build_candidates
-from planner.catalog import gpu_names, traffic_names
+from planner.catalog import traffic_names
 from planner.documents.scenario import scenario_from_text
 from planner.engines import load_engine
 from planner.errors import InfeasibleError, SolverError, SpecError
@@ -67,7 +67,7 @@ def draw(rng: np.random.Generator) -> str:
     def between(low: float, high: float) -> float:
         return float(np.exp(rng.uniform(math.log(low), math.log(high))))
 
-    names = gpu_names()
+    names = tuple(PRICES)
     types = sorted(rng.choice(names, size=int(rng.integers(2, len(names) + 1)), replace=False).tolist())
     stock = bool(rng.random() < 0.5)
     lines = []

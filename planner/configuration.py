@@ -399,7 +399,7 @@ def _deployed(c: Configuration, phase: Phase, pool: Replicas, rate: float, token
 
 
 def default_precision(model: Model, weights: str | None = None, kv_cache: str | None = None) -> Precision:
-    """Precision by names; by default the checkpoint's weights and a 16-bit KV cache."""
+    """Precision by names; None stands for the checkpoint's own, as :meth:`Precision.of` says."""
 
     def named(text: str) -> Dtype:
         try:
@@ -407,7 +407,8 @@ def default_precision(model: Model, weights: str | None = None, kv_cache: str | 
         except ValueError:
             raise SpecError(f"unknown precision {text!r}; known: {', '.join(Dtype)}") from None
 
-    return Precision(
-        weights=model.checkpoint_dtype if weights is None else named(weights),
-        kv_cache=Dtype.BF16 if kv_cache is None else named(kv_cache),
+    return Precision.of(
+        model,
+        None if weights is None else named(weights),
+        None if kv_cache is None else named(kv_cache),
     )

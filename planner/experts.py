@@ -8,7 +8,7 @@ import numpy as np
 
 from planner.arrays import FloatArray, Numbers
 from planner.errors import SpecError
-from planner.roofline import FALLBACK_LOG_SD, GemmKernel, dtype_of_rows, smooth_maximum
+from planner.roofline import FALLBACK_LOG_SD, SIXTEEN_BITS, GemmKernel, dtype_of_rows, smooth_maximum
 from planner.specs import GPU, Dtype, MixtureOfExperts
 from planner.units import MICRO
 
@@ -42,11 +42,13 @@ class ExpertsKernel:
         SpecError
             If `gpu` can run neither.
         """
-        rows = gpu.calibration.moe.get(dtype)
+        known = gpu.calibration.moe
+        alike = SIXTEEN_BITS if dtype.is_16_bit else (dtype,)
+        own = next((d for d in (dtype, *alike) if d in known), None)
         compute = dtype_of_rows(dtype, gpu) or dtype_of_rows(Dtype.BF16, gpu)
         if compute is None:
             raise SpecError(f"GPU {gpu.name!r} has no matrix kernel for {dtype}")
-        if rows is None:
+        if own is None:
             dense = GemmKernel.of(gpu, dtype)
             return cls(
                 compute_rate=dense.compute_rate,
@@ -57,6 +59,7 @@ class ExpertsKernel:
                 weight_bytes=dtype.bytes,
                 log_sd=FALLBACK_LOG_SD,
             )
+        rows = known[own]
         return cls(
             compute_rate=gpu.peak_flops[compute] * rows.compute_efficiency,
             memory_rate=gpu.hbm_bandwidth * rows.memory_efficiency,
@@ -64,7 +67,7 @@ class ExpertsKernel:
             overhead=rows.overhead,
             exponent=rows.norm_exponent,
             weight_bytes=dtype.bytes,
-            log_sd=gpu.calibration.log_sd.get(f"moe.{dtype}", FALLBACK_LOG_SD),
+            log_sd=gpu.calibration.log_sd.get(f"moe.{own}", FALLBACK_LOG_SD),
         )
 
 

@@ -11,6 +11,7 @@ from planner.errors import SpecError
 from planner.roofline import (
     ELEMENTWISE_EFFICIENCY,
     FALLBACK_LOG_SD,
+    SIXTEEN_BITS,
     DecodeAttentionKernel,
     PrefillAttentionKernel,
     smooth_maximum,
@@ -44,8 +45,8 @@ class LatentDecodeKernel:
         efficiencies of grouped-query attention."""
         peak = _sixteen_bit_peak(gpu)
         known = gpu.calibration.latent_decode
-        own = kv_dtype if kv_dtype in known else Dtype.BF16
-        if own not in known:
+        own = next((d for d in (kv_dtype, *SIXTEEN_BITS) if d in known), None)
+        if own is None:
             plain = DecodeAttentionKernel.of(gpu, kv_dtype)
             return cls(
                 compute_rate=peak * 0.7,
@@ -67,7 +68,7 @@ class LatentDecodeKernel:
             block_time=rows.block_time,
             sm_count=float(gpu.sm_count),
             kv_bytes=kv_dtype.bytes,
-            log_sd=log_sd if own is kv_dtype else max(log_sd, FALLBACK_LOG_SD),
+            log_sd=log_sd if own.bytes == kv_dtype.bytes else max(log_sd, FALLBACK_LOG_SD),
         )
 
 
@@ -87,7 +88,7 @@ def latent_prefill_kernel(gpu: GPU) -> PrefillAttentionKernel:
 
 
 def _sixteen_bit_peak(gpu: GPU) -> float:
-    for dtype in (Dtype.BF16, Dtype.FP16):
+    for dtype in SIXTEEN_BITS:
         if dtype in gpu.peak_flops:
             return gpu.peak_flops[dtype]
     raise SpecError(f"GPU {gpu.name!r} has no 16-bit tensor peak")

@@ -30,6 +30,7 @@ from planner.units import MICRO
 ELEMENTWISE_OVERHEAD = 2 * MICRO  # launch and drain of a norm, rope or activation kernel [s]
 ELEMENTWISE_EFFICIENCY = 0.75  # share of HBM bandwidth they reach [1]
 FALLBACK_LOG_SD = 0.2  # spread of a kernel that borrows another's coefficients [1]
+SIXTEEN_BITS = (Dtype.BF16, Dtype.FP16)  # rows of one serve the other; GPUs before Ampere have only fp16
 _TINY = 1e-30
 
 
@@ -121,7 +122,7 @@ class DecodeAttentionKernel:
     def of(cls, gpu: GPU, kv_dtype: Dtype) -> DecodeAttentionKernel:
         """Kernel for a KV cache of `kv_dtype`; a format nobody measured borrows the 16-bit kernel."""
         calibration = gpu.calibration
-        sixteen = next((d for d in (Dtype.BF16, Dtype.FP16) if d in calibration.decode_attention), None)
+        sixteen = next((d for d in SIXTEEN_BITS if d in calibration.decode_attention), None)
         own = kv_dtype if kv_dtype in calibration.decode_attention else sixteen
         if own is None:
             raise SpecError(f"GPU {gpu.name!r} has no decode attention kernel for a {kv_dtype} KV cache")
@@ -152,8 +153,8 @@ class PrefillAttentionKernel:
     @classmethod
     def of(cls, gpu: GPU) -> PrefillAttentionKernel:
         rows = gpu.calibration.prefill_attention
-        dtype = Dtype.BF16 if Dtype.BF16 in gpu.peak_flops else Dtype.FP16
-        if dtype not in gpu.peak_flops:
+        dtype = next((d for d in SIXTEEN_BITS if d in gpu.peak_flops), None)
+        if dtype is None:
             raise SpecError(f"GPU {gpu.name!r} has no 16-bit tensor peak")
         return cls(
             compute_rate=gpu.peak_flops[dtype] * rows.compute_efficiency,

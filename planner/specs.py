@@ -400,6 +400,24 @@ class Precision:
     def of_experts(self) -> Dtype:
         return self.experts or self.weights
 
+    @classmethod
+    def of(cls, model: Model, weights: Dtype | None = None, kv_cache: Dtype | None = None) -> Precision:
+        """What is asked for, where None stands for the checkpoint's own.
+
+        Modules that the checkpoint keeps in another format keep it as long as its weights do. Without a word
+        of the checkpoint the KV cache has 16 bits, also where weights are smaller, as vLLM's "auto".
+        """
+        own = model.checkpoint_dtype
+        if weights is None or {weights, own} == {Dtype.FP8, Dtype.FP8_BLOCK}:
+            weights = own  # "fp8" of a checkpoint with block scales is that
+        sixteen = own if own.is_16_bit else Dtype.BF16
+        return cls(
+            weights=weights,
+            kv_cache=kv_cache or model.checkpoint_kv_cache or sixteen,
+            attention=model.checkpoint_attention if weights is own else None,
+            experts=model.checkpoint_experts if weights is own else None,
+        )
+
 
 # --------------------------------------------------------------------------------------------
 # GPUs

@@ -181,7 +181,7 @@ def measure(trace: Trace) -> TraceStatistics:
     step = timestamp_step(trace.arrival)
     smooth = trace.arrival if step is None else spread(trace.arrival, np.random.default_rng(SEED))
     counted = {w: _window_counts(smooth if step and w < 2 * step else trace.arrival, w) for w in WINDOWS}
-    peaks = {w: None if c is None else float(c.counts.max()) / w for w, c in counted.items()}
+    peaks = {w: None if c is None else c.most / w for w, c in counted.items()}
     dispersion = {w: None if c is None else c.dispersion for w, c in counted.items()}
     without = int(np.count_nonzero(trace.osl == 0))
     outputs = float(trace.osl.sum())
@@ -229,8 +229,8 @@ def _summary(tokens: IntArray) -> LengthSummary:
 
 
 def _variation(gaps: FloatArray) -> float | None:
-    """Coefficient of variation; None without a mean to compare with."""
-    if gaps.size == 0 or gaps.mean() <= 0:
+    """Coefficient of variation; None for less than two gaps, or where all are 0."""
+    if gaps.size < 2 or gaps.mean() <= 0:
         return None
     return float(gaps.std() / gaps.mean())
 
@@ -247,10 +247,14 @@ def _correlation(a: IntArray, b: IntArray) -> float | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Counts:
-    """Arrivals in `windows` windows; `counts` leaves out the empty ones."""
+    """Arrivals in `windows` whole windows, of which `counts` leaves out the empty ones.
+
+    ``most`` is the largest count; that of the last window, which is cut short, is one of them.
+    """
 
     counts: FloatArray
     windows: int
+    most: float
 
     @property
     def dispersion(self) -> float:
@@ -261,12 +265,13 @@ class _Counts:
 
 
 def _window_counts(times: FloatArray, width: float) -> _Counts | None:
-    """Arrivals in whole windows from the first arrival on; None where not one whole window fits."""
+    """Arrivals in windows from the first arrival on; None where not one whole window fits."""
     since = times - times[0]
     windows = int(since[-1] // width)
-    index = np.floor(since / width)
-    _, counts = np.unique(index[index < windows], return_counts=True)
-    return _Counts(counts.astype(np.float64), windows) if windows else None
+    if windows == 0:
+        return None
+    index, counts = np.unique(np.floor(since / width), return_counts=True)
+    return _Counts(counts[index < windows].astype(np.float64), windows, float(counts.max()))
 
 
 def spread(times: FloatArray, rng: np.random.Generator) -> FloatArray:

@@ -453,6 +453,8 @@ class _Search:
             gpu = self.scenario.fleet[index].gpu
             c = gpu.calibration
             lines.append(f"GPU {gpu.name}: {c.status} ({c.date}); {c.method}")
+            if source := self.scenario.fleet[index].price_source:
+                lines.append(f"price of {gpu.name}: {source}")
         lines.append(f"engine {self.engine.name} {self.engine.version}: {self.engine.provenance}")
         lines.append(f"model {self.service.model.name}: {self.service.model.source}")
         workload = self.service.workload
@@ -468,6 +470,12 @@ class _Search:
         assumed = [i.gpu.name for i in self.scenario.fleet if i.gpu.name in types and not i.network_given]
         if assumed:
             notes.append(f"network of {', '.join(assumed)} not given: the profile's usual share is assumed")
+        used = {g.gpu for g in groups}
+        notes += [
+            f"price of {item.gpu.name}: {item.price_source}"
+            for item in self.scenario.fleet
+            if item.gpu.name in used and item.price_source
+        ]
         estimated = sorted({g.gpu for g in groups if g.calibration == "estimated"})
         if estimated:
             notes.append(f"calibration of {', '.join(estimated)} is estimated, not measured")

@@ -21,14 +21,18 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("units", "errors", "arrays"),
     ("specs",),
     (
-        "plan", "lengths", "traffic", "queueing", "roofline", "collectives", "transformer",
+        "plan", "lengths", "traces", "queueing", "roofline", "collectives", "transformer",
         "documents.files", "documents.messages", "documents.names", "documents.schema_base",
         "documents.source", "documents.sourced", "documents.tree", "documents.yaml_text",
+        "documents.trace_columns", "documents.trace_times",
     ),
-    ("memory", "latency", "program"),
+    ("memory", "traffic", "experts", "latent", "program"),
+    ("operators",),
+    ("latency",),
     (
         "capacity",
         "documents.engine", "documents.gpu_profile", "documents.model_config", "documents.catalogue",
+        "documents.trace_file", "documents.trace_values", "documents.traffic_preset",
     ),
     ("engines", "catalog", "prediction"),
     (
@@ -50,10 +54,12 @@ Imports point to lower rows; within a folder they may stay in the row, but not f
 LATE_IMPORTS = {
     ("planner.cli", "difflib"): "only a mistyped command pays for it",
     ("planner.cli.look_up", "planner.report.terminal"): "rich, only where tables are printed",
+    ("planner.cli.memory", "planner.report.terminal"): "rich, only where tables are printed",
     ("planner.cli.output", "shutil"): "only a terminal is asked for its size",
     ("planner.cli.output", "rich.console"): "rich, only where there is a terminal to show progress on",
     ("planner.cli.predict", "planner.report.terminal"): "rich, only where tables are printed",
     ("planner.cli.solve", "planner.report.terminal"): "rich, only where tables are printed",
+    ("planner.cli.workload", "planner.report.workload"): "rich, only where tables are printed",
 }
 """Imports within functions, with the reason."""
 

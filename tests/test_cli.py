@@ -100,11 +100,11 @@ def test_checkout_runs_the_same_program(command: list[str]) -> None:
 def test_help_lists_commands_and_exit_codes(planner: Runner) -> None:
     result = planner("--help")
     assert result.code == 0
-    for word in ("solve", "predict", "models", "gpus", "schema", "3 infeasible"):
+    for word in ("solve", "predict", "memory", "models", "gpus", "workload", "schema", "3 infeasible"):
         assert word in result.out
 
 
-@pytest.mark.parametrize("command", ["solve", "predict", "models", "gpus", "schema"])
+@pytest.mark.parametrize("command", ["solve", "predict", "memory", "models", "gpus", "workload", "schema"])
 def test_every_command_has_help(planner: Runner, command: str) -> None:
     result = planner(command, "--help")
     assert result.code == 0
@@ -118,7 +118,7 @@ def test_unknown_command_names_the_nearest(planner: Runner) -> None:
 
 
 def test_unknown_command_with_no_likeness_lists_all(planner: Runner) -> None:
-    assert "Commands: solve, predict, models, gpus, schema." in planner("xyzzy").err
+    assert "Commands: solve, predict, memory, models, gpus, workload, schema." in planner("xyzzy").err
 
 
 def test_unknown_option_names_the_nearest(planner: Runner) -> None:
@@ -536,6 +536,26 @@ def test_unknown_name_is_bad_input(planner: Runner, kind: str) -> None:
 
 def test_unknown_gpu_names_the_nearest(planner: Runner) -> None:
     assert "h100-sxm" in failed(planner("gpus", "show", "h100-sxn"), 2)
+
+
+def test_gpus_stand_under_their_architecture(planner: Runner) -> None:
+    lines = planner("gpus").out.splitlines()
+    assert max(len(line) for line in lines) <= 100
+    at = lines.index(next(line for line in lines if line.rstrip() == "nvidia hopper"))
+    assert lines[at + 1].startswith("gh200 ")
+    assert next(line for line in lines if line.startswith("t4 ")).split()[1] == "65*"
+    assert "* no bf16: models run in fp16" in lines
+
+
+def test_unverified_figures_and_conflicts_are_shown(planner: Runner) -> None:
+    text = planner("gpus", "show", "b300").out
+    assert re.search(r"^unverified +peak_tflops.int8, l2_mb, sm_count$", text, re.MULTILINE)
+    assert "peak_tflops.fp4: aiconfigurator-core uses 14,000." in text
+    assert re.search(r"^driver_memory_mib +275,040$", text, re.MULTILINE)
+    facts = json.loads(planner("gpus", "show", "mi250x", "--json").out)
+    assert facts["driver_memory_mib"] is None
+    assert "one of the package's two dies" in facts["notes"][0]
+    assert "hbm_gb_per_s" in facts["unverified"]
 
 
 def test_gpu_is_shown_with_its_provenance(planner: Runner) -> None:

@@ -39,7 +39,8 @@ def test_defaults_of_vllm():
     assert engine.first_token_phase is Phase.DECODE
     assert engine.block_size == 16
     assert engine.connector == "NixlConnector"
-    assert set(engine.weight_only_dtypes) == {Dtype.FP8, Dtype.INT4}
+    stored = {Dtype.FP8, Dtype.FP8_BLOCK, Dtype.INT4, Dtype.MXFP4, Dtype.NVFP4}
+    assert set(engine.weight_only_dtypes) == stored
     assert engine.transfer.overlap == 0.0
 
 

@@ -4,16 +4,23 @@ import dataclasses
 
 import pytest
 
+from planner import catalog
 from planner.engines.legality import (
     EndPoint,
+    Use,
+    expert_violations,
     legal_tp,
     nearest_legal_tp,
     pair_violation,
     pair_violations,
+    parallelism_violations,
     pp_violation,
     tp_violation,
+    tp_violations,
+    uneven_stages,
+    uses,
 )
-from planner.specs import Attention, Dtype, FeedForward, Layer, LayerRun, Model, Parallelism
+from planner.specs import Attention, Dtype, FeedForward, Layer, LayerRun, Model, Parallelism, Precision
 
 
 def model(heads: int, kv_heads: int, intermediate: int, vocab: int = 32000, head_dim: int = 128) -> Model:
@@ -101,6 +108,89 @@ def test_stages_hold_a_layer():
     assert "PP 33 exceeds the 32 layers" in violation.reason
 
 
+def test_what_three_gpus_are_good_for():
+    # https://github.com/vllm-project/vllm/issues/596: TP2 with one to spare, or three of TP1
+    assert uses(LLAMA_33B, 3) == (Use(tp=2, replicas=1, spare=1), Use(tp=1, replicas=3, spare=0))
+
+
+def test_stages_that_differ_are_stated():
+    assert uneven_stages(LLAMA_8B, 4) == ""
+    assert uneven_stages(DEEPSEEK_V3, 4) == "61 layers over 4 pipeline stages: 15 + 15 + 16 + 15"
+    assert "61 layers over 3 pipeline stages" in uneven_stages(DEEPSEEK_V3, 3)
+
+
+# --------------------------------------------------------------------------------------------
+# Experts, latents, states
+
+DEEPSEEK_V3 = catalog.load_model("DeepSeek-V3")
+QWEN3_235B = catalog.load_model("Qwen3-235B-A22B")
+GPT_OSS = catalog.load_model("gpt-oss-120b")
+NANO = catalog.load_model("Nemotron-3-Nano-30B-A3B")
+
+
+def test_latent_attention_is_cut_by_heads():
+    assert legal_tp(DEEPSEEK_V3, 32, Dtype.FP8_BLOCK) == (1, 2, 4, 8, 16)  # 2,048 / 32 lies within a block
+    assert legal_tp(DEEPSEEK_V3, 32) == (1, 2, 4, 8, 16, 32)
+    # https://github.com/sgl-project/sglang/issues/3640
+    violation = tp_violation(DEEPSEEK_V3, 24)
+    assert violation is not None
+    assert violation.reason == "TP 24 does not divide the 128 attention heads"
+    assert not parallelism_violations(DEEPSEEK_V3, Parallelism(tp=8, pp=3))
+
+
+@pytest.mark.parametrize(
+    ("tp", "weights", "expert_parallel", "legal"),
+    [
+        (4, Dtype.FP8_BLOCK, False, True),
+        (8, Dtype.FP8_BLOCK, False, False),  # 1,536 / 8 = 192
+        (16, Dtype.FP8_BLOCK, False, False),  # 1,536 / 16 = 96
+        (16, Dtype.FP8_BLOCK, True, True),  # experts stay whole
+        (16, Dtype.BF16, False, True),
+        (16, Precision(weights=Dtype.FP8_BLOCK, kv_cache=Dtype.BF16, experts=Dtype.NVFP4), False, True),
+        (16, Precision(weights=Dtype.BF16, kv_cache=Dtype.BF16, experts=Dtype.FP8_BLOCK), False, False),
+    ],
+)
+def test_blocks_within_experts(tp, weights, expert_parallel, legal):
+    violation = tp_violation(QWEN3_235B, tp, weights, expert_parallel=expert_parallel)
+    assert (violation is None) is legal
+    if violation is not None:
+        assert violation.rule == "tp.weight_block"
+        assert f"1536 into {1536 // tp}, within a block of 128" in violation.reason
+
+
+def test_kernels_of_mxfp4_pad():
+    assert legal_tp(GPT_OSS, weights=Dtype.MXFP4) == (1, 2, 4, 8)  # 2,880 / 8 is no multiple of 32
+
+
+def test_states_are_cut_by_heads_and_groups():
+    assert [v.rule for v in tp_violations(NANO, 16)] == ["tp.state_groups"]
+    assert legal_tp(NANO) == (1, 2, 4, 8)
+    assert {v.rule for v in tp_violations(NANO, 3)} >= {"tp.state_heads", "tp.state_groups", "tp.heads"}
+
+
+def test_expert_parallelism_says_both_reasons():
+    # https://github.com/vllm-project/vllm/issues/52435: 256 experts over 3 ranks, then the heads
+    found = parallelism_violations(DEEPSEEK_V3, Parallelism(tp=3, ep=3))
+    assert found[0].rule == "tp.heads"
+    assert "EP 3 does not divide the 256 experts; 2 redundant would do" in [v.reason for v in found]
+    found = parallelism_violations(DEEPSEEK_V3, Parallelism(tp=3, ep=3), redundant_experts=2)
+    rules = {v.rule for v in found}
+    assert "ep.experts" not in rules
+    assert "tp.heads" in rules
+
+
+def test_legal_expert_parallel_sizes():
+    sizes = [n for n in range(1, 33) if not parallelism_violations(DEEPSEEK_V3, Parallelism(tp=n, ep=n))]
+    assert sizes == [1, 2, 4, 8, 16, 32]
+    assert [v.rule for v in expert_violations(DEEPSEEK_V3, Parallelism(tp=2, ep=4))] == ["ep.ranks"]
+    assert not list(expert_violations(DEEPSEEK_V3, Parallelism(tp=2, dp=4, ep=8)))
+
+
+def test_dense_models_have_no_ranks_of_experts():
+    rules = [v.rule for v in expert_violations(LLAMA_8B, Parallelism(tp=2, ep=2, dp=2))]
+    assert rules == ["ep.dense", "dp.dense"]
+
+
 # --------------------------------------------------------------------------------------------
 # Pairs
 
@@ -146,3 +236,17 @@ def test_all_reasons_are_given():
     found = list(pair_violations(end(8, kv_cache=Dtype.BF16), end(4, pp=2), LLAMA_8B))
     assert [v.rule for v in found] == ["nixl.kv_dtype", "nixl.decode_pp", "nixl.tp_fan_out"]
     assert all(v.reason and v.source for v in found)
+
+
+def test_latent_attention_goes_either_way():
+    # https://github.com/llm-d/llm-d/pull/2187
+    for p, d in ((8, 4), (4, 8)):
+        assert pair_violation(end(p), end(d), DEEPSEEK_V3) is None
+
+
+def test_hybrids_need_equal_blocks():
+    prefill, decode = end(2, block_size=16), end(2, block_size=64)
+    violation = pair_violation(prefill, decode, NANO)
+    assert violation is not None
+    assert violation.rule == "nixl.hybrid_block_size"
+    assert pair_violation(decode, decode, NANO) is None

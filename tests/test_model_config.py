@@ -194,62 +194,34 @@ def test_uniform_window_is_kept():
     assert model_of(config, sliding_window=32768).layers[0].layer.attention.window is None
 
 
-def test_extended_contexts_are_what_the_config_says():
-    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
-    assert model_of(LLAMA_8B, rope_scaling=scaling).max_context == 131072
-
-
-# --------------------------------------------------------------------------------------------
-# Number formats
-
-
 @pytest.mark.parametrize(
-    ("quantization", "dtype"),
+    ("positions", "scaling", "context"),
     [
-        ({"quant_method": "fp8"}, Dtype.FP8),
-        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, Dtype.FP8_BLOCK),
-        ({"quant_method": "fbgemm_fp8"}, Dtype.FP8),
-        ({"quant_method": "awq", "bits": 4, "group_size": 128}, Dtype.INT4),
-        ({"quant_method": "gptq", "bits": 8}, Dtype.INT8),
-        ({"quant_method": "mxfp4"}, Dtype.MXFP4),
-        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, Dtype.NVFP4),
-        ({"quant_method": "modelopt", "quant_algo": "FP8"}, Dtype.FP8),
+        (131072, None, 131072),
+        (131072, {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}, 131072),
+        (32768, {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}, 131072),
+        (163840, {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096}, 163840),
+        (4096, {"type": "linear", "factor": 4}, 16384),
+        (131072, {"rope_type": "llama3", "factor": 8, "original_max_position_embeddings": 8192}, 131072),
+        (131072, {"type": "longrope", "long_factor": [1.0]}, 131072),
+        (202752, {"rope_type": "default", "rope_theta": 1e6}, 202752),
     ],
 )
-def test_quantised_checkpoints(quantization, dtype):
-    assert model_of(LLAMA_8B, quantization_config=quantization).checkpoint_dtype is dtype
+def test_contexts_are_what_an_engine_admits(positions, scaling, context):
+    assert model_of(LLAMA_8B, max_position_embeddings=positions, rope_scaling=scaling).max_context == context
 
 
-@pytest.mark.parametrize(
-    ("weights", "dtype"),
-    [
-        ({"num_bits": 8, "type": "float", "strategy": "tensor"}, Dtype.FP8),
-        ({"num_bits": 8, "type": "float", "strategy": "block"}, Dtype.FP8_BLOCK),
-        ({"num_bits": 8, "type": "int"}, Dtype.INT8),
-        ({"num_bits": 4, "type": "int"}, Dtype.INT4),
-        ({"num_bits": 4, "type": "float", "group_size": 16}, Dtype.NVFP4),
-    ],
-)
-def test_compressed_tensors(weights, dtype):
-    quantization = {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": weights}}}
-    assert model_of(LLAMA_8B, quantization_config=quantization).checkpoint_dtype is dtype
+def test_other_keys_of_the_context():
+    assert model_of(LLAMA_8B, max_position_embeddings=8192, model_max_length=131072).max_context == 131072
+    scaling = {"rope_type": "yarn", "factor": "x"}
+    assert "rope_scaling: must have a factor > 0" in refused({**LLAMA_8B, "rope_scaling": scaling})
 
 
-def test_unknown_quantisation_is_refused():
-    message = refused({**LLAMA_8B, "quantization_config": {"quant_method": "aqlm"}})
-    assert 'quantization_config: is not a format this version knows, got "aqlm"' in message
-
-
-def test_mixed_groups_are_refused():
-    groups = {
-        "a": {"weights": {"num_bits": 8, "type": "float"}},
-        "b": {"weights": {"num_bits": 4, "type": "int"}},
-    }
-    config = {
-        **LLAMA_8B,
-        "quantization_config": {"quant_method": "compressed-tensors", "config_groups": groups},
-    }
-    assert "quantization_config" in refused(config)
+def test_long_windows_are_none():
+    config = {**QWEN3_4B, "use_sliding_window": True, "sliding_window": 4096, "max_window_layers": 10}
+    runs = model_of(config).layers
+    assert [(run.count, run.layer.attention.window) for run in runs] == [(10, None), (26, 4096)]
+    assert model_of({**config, "sliding_window": 40960}).layers[0].count == 36
 
 
 # --------------------------------------------------------------------------------------------
@@ -289,14 +261,18 @@ def test_an_unknown_shape_names_everything_missing():
         ("moe_intermediate_size", 2048, "experts"),
         ("kv_lora_rank", 512, "latent attention"),
         ("index_topk", 2048, "sparse attention"),
-        ("full_attention_interval", 4, "layers without attention"),
-        ("mamba_d_state", 128, "layers without attention"),
-        ("sliding_window_pattern", 6, "a pattern of sliding windows"),
-        ("use_cla", True, "KV caches shared between layers"),
+        ("full_attention_interval", 4, "layers of linear attention"),
+        ("mamba_d_state", 128, "another kind of state-space layer"),
+        ("hybrid_override_pattern", "M*", "state-space layers"),
+        ("linear_attn_config", {"num_heads": 4}, "layers of Kimi delta attention"),
+        ("compress_ratios", [4, 128], "compressed attention"),
+        ("sparse_attention_config", {"x": 1}, "attention to blocks of tokens that an index picks"),
+        ("hc_mult", 4, "streams beside the residual"),
+        ("hidden_size_per_layer_input", 256, "embeddings of every layer"),
         ("is_encoder_decoder", True, "an encoder"),
     ],
 )
-def test_what_is_not_modelled_is_refused_by_its_key(key, value, what):
+def test_what_a_family_does_not_have_is_refused_by_its_key(key, value, what):
     assert f"{key}: means {what}, which this version does not model" in refused({**LLAMA_8B, key: value})
 
 
@@ -304,13 +280,21 @@ def test_switched_off_keys_do_not_count():
     model_of(LLAMA_8B, num_local_experts=1, kv_lora_rank=None, use_cla=False, is_encoder_decoder=False)
 
 
-def test_mixed_layers_are_refused():
-    kinds = ["full_attention", "sliding_attention"] * 16
-    assert "layer_types: mixes kinds of layers" in refused({**LLAMA_8B, "layer_types": kinds})
-    full = ["full_attention"] * 32
-    assert model_of(LLAMA_8B, layer_types=full).layers[0].layer.attention.window is None
-    assert "max_window_layers" in refused({**QWEN3_4B, "use_sliding_window": True, "sliding_window": 4096,
-                                           "max_window_layers": 10})  # fmt: skip
+def test_an_unknown_type_says_what_it_would_need():
+    message = refused({**QWEN3_4B, "model_type": "deepseek_v9", "compress_ratios": [4], "num_hash_layers": 3})
+    assert "its layers have to be those of a known one" in message
+    assert "did you mean deepseek_v" in message
+    assert "compress_ratios: means compressed attention" in message
+    assert "num_hash_layers: means hash-routed layers" in message
+
+
+def test_the_architecture_names_the_family_where_the_type_does_not():
+    config = {**LLAMA_8B, "model_type": "mine"}
+    assert model_of(config).num_layers == 32
+    assert "unknown model_type" in refused({**config, "architectures": ["MineForCausalLM"]})
+    # What is around an unknown language model says nothing of it.
+    inner = {**QWEN3_4B, "model_type": "mine"}
+    assert "unknown model_type" in refused({"model_type": "llama", "text_config": inner})
 
 
 @pytest.mark.parametrize("value", ["4096", 0, -1, 4096.0, True, [4096]])
@@ -346,6 +330,29 @@ def test_byte_order_mark_and_crlf(tmp_path):
     model = load_model_config(tmp_path)
     assert kv_bytes(model) == 131_072
     assert model.name == tmp_path.name
+
+
+def test_keys_that_are_given_twice_are_refused():
+    text = '{"hidden_size": 4096,\n"hidden_size": 8192}'
+    with pytest.raises(SpecError, match=r"line 2: hidden_size: duplicate key, first given on line 1"):
+        parse_model_config(text, "config.json", "m")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "null", "3", '"x"', "{", '{"a": 1e999}', '{"hidden_size": ' + "9" * 5000 + "}", "[" * 100_000],
+)
+def test_other_text_is_refused(text):
+    with pytest.raises(SpecError):
+        parse_model_config(text, "config.json", "m")
+
+
+def test_tabs_are_json_too():
+    text = json.dumps({**LLAMA_8B, "hidden_size": "x"}, indent="\t")
+    with pytest.raises(SpecError, match="hidden_size: must be a whole number > 0"):
+        parse_model_config(text, "config.json", "m")
+    text = json.dumps(LLAMA_8B, indent="\t")
+    assert parse_model_config(text, "config.json", "m").num_layers == 32
 
 
 def test_a_list_is_no_configuration():

@@ -227,16 +227,16 @@ BAD = [
     ),
     (("  request_rate: 20\n", ""), "line 4: workload.request_rate: is required"),
     (("  request_rate: 20\n", "  users: 20\n"), "line 5: workload.users: users are not supported by this"),
-    (("{cv: 2.5}", "trace"), "line 6: workload.arrivals: is not supported by this version, got 'trace'"),
+    (("{cv: 2.5}", "trace"), "line 6: workload.arrivals: there is no trace to take them from, got 'trace' "),
     (
         ("{cv: 2.5}", "poison"),
-        "line 6: workload.arrivals: must be poisson, got 'poison' (did you mean poisson?)",
+        "line 6: workload.arrivals: must be one of poisson, trace, got 'poison' (did you me",
     ),
     (("{cv: 2.5}", "{cv: -1}"), "line 6: workload.arrivals.cv: must be >= 0, got -1"),
     (("hit_rate: 0.3", "hit_rate: 1"), "line 9: workload.prefix_cache_hit_rate: must be < 1, got 1"),
     (
         ("  prefix", "  trace: t.csv\n  prefix"),
-        "line 9: workload.trace: traces are not supported by this version",
+        "line 9: workload.trace: t.csv: no such file",
     ),
     (("  prefix", "  preset: azure\n  prefix"), "line 9: workload.preset: unknown traffic preset 'azure'"),
     # lengths
@@ -527,3 +527,31 @@ def test_bursts_of_minutes_are_planned_as_poisson_and_said() -> None:
     given = read(text.replace("azure-2023-code", "azure-2023-code, arrivals: {cv: 3}"))
     assert given.services[0].workload.arrival_scv == 9.0
     assert given.services[0].workload.note == ""
+
+
+# Models that the scenario describes itself
+
+INLINE = """{name: mine, model_type: llama, hidden_size: 4096, num_hidden_layers: 32, num_attention_heads: 32,
+  num_key_value_heads: 8, intermediate_size: 14336, vocab_size: 128256, max_position_embeddings: 131072}"""
+
+
+def test_a_scenario_may_hold_the_keys_of_a_model():
+    model = read(edit(("meta-llama/Llama-3.1-70B-Instruct", INLINE))).services[0].model
+    assert (model.name, model.hidden, model.num_layers, model.layers[0].layer.attention.kv_heads) == (
+        "mine", 4096, 32, 8,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("hidden_size: 4096", "hidden_size: wide", 'must be a whole number > 0, got "wide"'),
+        ("vocab_size: 128256,", "", "line 1: model.vocab_size: is missing under the names vocab_size"),
+        ("llama", "mystery", "line 1: model.model_type: unknown model_type; its layers have to be those of"),
+        ("name: mine,", "name: mine, kv_lora_rank: 512,", "model.kv_lora_rank: means latent attention"),
+        ("num_key_value_heads: 8", "num_key_value_heads: 5", "model.num_key_value_heads: must divide the 32"),
+    ],
+)  # fmt: skip
+def test_such_a_model_is_checked_like_a_file(old, new, said):
+    text = edit(("meta-llama/Llama-3.1-70B-Instruct", INLINE)).replace(old, new, 1)
+    assert any(said in problem for problem in problems(text)), problems(text)

@@ -6,7 +6,7 @@
 aiconfigurator-core together with the peaks they are relative to; `gpus.csv` the vendors' dense figures.
 Efficiencies are rescaled so that efficiency x peak does not change when the two disagree on the peak.
 GPUs without tables get the coefficients of their neighbours and say so. The output depends on nothing
-but the two files and the tables below.
+but the two files, the tables below, and ``gpu_devices.py`` beside this file.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ import argparse
 import csv
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from gpu_devices import DEVICES, FAR_LOG_SD, INFERENCEX, OOM, SMI, Device, Estimate
 
 GB_PER_S_TO_GBPS = 8
 EFFICIENCY_LIMIT = 1.02
@@ -32,17 +34,6 @@ FITTED_METHOD = (
 )
 SOFTWARE = {"aiconfigurator-core": "0.12.0 (Apache-2.0)"}
 
-AIC = "aiconfigurator-core 0.12.0, systems/{system}.yaml (Apache-2.0)"
-INFERENCEX = "SemiAnalysis InferenceX-app, packages/app/src/lib/gpu-specs.ts at 39a9911"
-OOM = "total capacity in PyTorch's out-of-memory messages on this GPU; drivers differ by 0.2 %"
-PCIE4 = "PCI Express 4.0 x16: 16 GT/s x 16 lanes x 128/130 / 8 bits"
-PCIE5 = "PCI Express 5.0 x16: 32 GT/s x 16 lanes x 128/130 / 8 bits"
-L40S_PCIE = (
-    "One latency and one bandwidth per world size, fitted on the same package's all-reduce tables of "
-    "PCIe-attached L40S: without peer access the ring law does not hold. No residual was recorded; the "
-    "spread is an estimate."
-)
-
 OVERHEAD_FLOOR, PER_RANK_FLOOR = 2.001e-7, 3.4e-9  # bounds of the fit [s]
 AT_FLOOR = "The fixed time is at the fit's lower bound of 0.2 us: the table shows none."
 AT_CEILING = (
@@ -51,6 +42,23 @@ AT_CEILING = (
 )
 RANKS_FLAT = "The time per rank is at the fit's lower bound: world sizes of the table show no growth."
 L2_HOT = "The table's smaller caches were measured in L2: the memory efficiency is optimistic."
+NO_TRAFFIC = "The table shows no time of moving activations; it is counted at the full bandwidth."
+LATENT_CEILING = (
+    "The compute efficiency is at the fit's upper bound of the 16-bit peak. The table reaches 1.3 times that "
+    "peak: long contexts are faster than this says."
+)
+
+L40S_PCIE = (
+    "One latency and one bandwidth per world size, fitted on the same package's all-reduce tables of "
+    "PCIe-attached L40S: without peer access the ring law does not hold. No residual was recorded; the "
+    "spread is an estimate."
+)
+PCIE_AS_L40S = "Those of L40S, which has the same PCIe 4.0 x16 link; nobody measured them here."
+PCIE_SCALED = (
+    "Those of L40S, with bandwidths scaled by {factor:g}, the ratio of the PCIe links; nobody measured them "
+    "here."
+)
+PCIE4_GB_PER_S = 31.5  # of L40S in the table of vendor figures
 
 
 # --------------------------------------------------------------------------------------------
@@ -79,6 +87,9 @@ class Coefficients:
     decode_attention: dict[str, Row]
     prefill_attention: Row
     all_reduce: Row | None
+    moe: dict[str, Row] = field(default_factory=dict)
+    mla_decode: dict[str, Row] = field(default_factory=dict)
+    mla_prefill: Row | None = None
 
 
 @dataclass(frozen=True)
@@ -90,8 +101,9 @@ class Scale:
     link: float
 
 
-_FORMATS = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4"}
-_PEAK_OF = {"bf16": "bf16", "fp8": "fp8", "fp8_block": "fp8", "nvfp4": "fp4"}
+_FIT_FORMATS = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4"}
+_PEAK_OF = {"bf16": "bf16", "fp8": "fp8", "fp8_block": "fp8", "nvfp4": "fp4", "mxfp4": "bf16", "int4": "bf16"}
+"""Whose peak a format's compute efficiency is a share of; weight-only formats are multiplied in 16 bits."""
 _MICRO, _PICO = 1e6, 1e12
 
 
@@ -146,7 +158,110 @@ def _all_reduce(raw: Mapping[str, float], residual: Mapping[str, float], link: f
     return Row(values, _residual(residual), RANKS_FLAT if raw["tn"] <= PER_RANK_FLOOR else "")
 
 
-def fitted(system: Mapping[str, Any], scale: Scale, *, pcie: bool = False) -> Coefficients:
+_MOE_TABLES = {
+    "bf16": ("vllm|bfloat16",),
+    "fp8": ("vllm|fp8",),
+    "fp8_block": ("vllm|fp8_block",),
+    "nvfp4": ("vllm|nvfp4",),
+    "mxfp4": ("vllm|w4a16_mxfp4",),
+    "int4": ("vllm|int4_wo", "sglang|int4_wo"),
+}
+"""Tables of routed experts by weight format, the preferred one first."""
+
+_MOE_BORROWED = {
+    ("h100_sxm", "fp8"): ("fp8_block", "The fit of per-tensor FP8 is degenerate; those of FP8 in blocks."),
+    ("h200_sxm", "fp8"): ("fp8_block", "The fit of per-tensor FP8 is degenerate; those of FP8 in blocks."),
+    ("l40s", "mxfp4"): ("int4", "The fit of MXFP4 is not to be relied on; those of INT4 weights."),
+}
+"""Fits that are not used, by system and format, and the format whose row stands in."""
+
+
+def _moe(name: str, system: Mapping[str, Any], scale: Scale) -> dict[str, Row]:
+    rows = {}
+    for dtype, tables in _MOE_TABLES.items():
+        table = next((t for t in tables if t in system["moe"]), None)
+        if table is None or (name, dtype) in _MOE_BORROWED:
+            continue
+        raw = system["moe"][table]
+        values = {
+            "compute_efficiency": raw["ec"] * scale.compute[_PEAK_OF[dtype]],
+            "memory_efficiency": raw["em"] * scale.memory,
+            "overhead_us": raw["t0"] * _MICRO,
+            "norm_exponent": raw["p"],
+            "activation_efficiency": raw["ea"] * scale.memory,
+        }
+        notes = []
+        if not table.startswith("vllm|"):
+            notes.append("There is no table of vLLM's kernel: that of SGLang's.")
+        if values["activation_efficiency"] > EFFICIENCY_LIMIT:
+            values["activation_efficiency"] = 1.0
+            notes.append(NO_TRAFFIC)
+        residual = _residual(system["resid"]["moe_" + table.replace("|", "_")])
+        rows[dtype] = Row(values, residual, " ".join(notes))
+    for (owner, dtype), (other, note) in _MOE_BORROWED.items():
+        if owner == name:
+            rows[dtype] = rows[other].borrowed(note)
+    return {dtype: rows[dtype] for dtype in _MOE_TABLES if dtype in rows}
+
+
+_LATENT_RESIDUALS = {
+    "h100_sxm": {
+        "bfloat16": {"n": 1448, "med": 0.060, "p90": 0.227, "bias": 0.015, "logstd": 0.086},
+        "fp8": {"n": 1448, "med": 0.082, "p90": 0.276, "bias": 0.015, "logstd": 0.112},
+        "pre": {"n": 880, "med": 0.134, "p90": 0.343, "bias": 0.054, "logstd": 0.146},
+    },
+    "h200_sxm": {
+        "bfloat16": {"n": 1448, "med": 0.074, "p90": 0.244, "bias": 0.021, "logstd": 0.106},
+        "fp8": {"n": 1448, "med": 0.073, "p90": 0.271, "bias": 0.018, "logstd": 0.108},
+        "pre": {"n": 880, "med": 0.127, "p90": 0.359, "bias": 0.053, "logstd": 0.143},
+    },
+    "b200_sxm": {
+        "bfloat16": {"n": 1448, "med": 0.083, "p90": 0.295, "bias": 0.021, "logstd": 0.120},
+        "fp8": {"n": 1448, "med": 0.118, "p90": 0.333, "bias": 0.033, "logstd": 0.191},
+        "pre": {"n": 880, "med": 0.151, "p90": 0.413, "bias": 0.074, "logstd": 0.139},
+    },
+    "gb200": {
+        "bfloat16": {"n": 1448, "med": 0.078, "p90": 0.296, "bias": 0.021, "logstd": 0.109},
+        "fp8": {"n": 1448, "med": 0.128, "p90": 0.313, "bias": 0.019, "logstd": 0.174},
+        "pre": {"n": 880, "med": 0.186, "p90": 0.416, "bias": 0.067, "logstd": 0.192},
+    },
+}
+"""Of latent attention, which the JSON file leaves out: TRT-LLM 1.3.0rc20 tables of the same package against
+the fitted forms, both formats of the cache relative to the 16-bit peak."""
+
+
+def _latent_decode(raw: Mapping[str, float], residual: Mapping[str, float], scale: Scale, note: str) -> Row:
+    values = {
+        "memory_efficiency": raw["em"] * scale.memory,
+        "compute_efficiency": raw["ec"] * scale.compute["bf16"],
+        "overhead_us": raw["t0"] * _MICRO,
+        "norm_exponent": raw["p"],
+        "block_time_us": raw["tb"] * _MICRO,
+    }
+    return Row(values, _residual(residual), note)
+
+
+def _latent(name: str, system: Mapping[str, Any], scale: Scale) -> tuple[dict[str, Row], Row | None]:
+    """Rows of TRT-LLM's kernels, which have a table on every GPU that has any."""
+    if "mla" not in system:
+        return {}, None
+    raw, residual = system["mla"], _LATENT_RESIDUALS[name]
+    decode = {}
+    for dtype, key in (("bf16", "bfloat16"), ("fp8", "fp8")):
+        row = raw[f"trtllm|dec|{key}"]
+        note = LATENT_CEILING if dtype == "fp8" and row["ec"] >= 1.0 else ""
+        decode[dtype] = _latent_decode(row, residual[key], scale, note)
+    pre = raw["trtllm|pre"]
+    values = {
+        "compute_efficiency": pre["ec"] * scale.compute["bf16"],
+        "memory_efficiency": pre["em"] * scale.memory,
+        "overhead_us": pre["t0"] * _MICRO,
+        "softmax_time_ps": pre["texp"] * _PICO,
+    }
+    return decode, Row(values, _residual(residual["pre"]))
+
+
+def fitted(name: str, system: Mapping[str, Any], scale: Scale, *, pcie: bool = False) -> Coefficients:
     """Coefficients of a system that has tables, relative to the profile's peaks."""
     residual = system["resid"]
     decode = {"bf16": _decode(system["dec_bf16"], residual["dec_bfloat16"], scale.memory)}
@@ -159,16 +274,20 @@ def fitted(system: Mapping[str, Any], scale: Scale, *, pcie: bool = False) -> Co
         decode["fp8"] = decode["bf16"].borrowed(
             f"The fit gave {raw:g} of the memory bandwidth: its caches were hot. The bf16 row is used."
         )
+    latent_decode, latent_prefill = _latent(name, system, scale)
     return Coefficients(
         gemm={
-            _FORMATS[name]: _gemm(
-                raw, residual[f"gemm_{name}"], scale.compute[_PEAK_OF[_FORMATS[name]]], scale.memory
+            _FIT_FORMATS[key]: _gemm(
+                raw, residual[f"gemm_{key}"], scale.compute[_PEAK_OF[_FIT_FORMATS[key]]], scale.memory
             )
-            for name, raw in system["gemm"].items()
+            for key, raw in system["gemm"].items()
         },
         decode_attention=decode,
         prefill_attention=_prefill(system["pre"], residual["pre"], scale),
         all_reduce=None if pcie else _all_reduce(system["ar_vllm"], residual["ar_vllm"], scale.link),
+        moe=_moe(name, system, scale),
+        mla_decode=latent_decode,
+        mla_prefill=latent_prefill,
     )
 
 
@@ -180,262 +299,52 @@ def _geometric_mean(rows: Iterable[Row], note: str, log_sd: float) -> Row:
     return Row(mean, {"points": 0, "log_sd": spread}, note)
 
 
-def estimated(
-    neighbours: list[Coefficients], formats: Mapping[str, float], prefill: float, log_sd: float
-) -> Coefficients:
-    """Geometric mean of `neighbours`.
+def _formats(row: Mapping[str, str]) -> tuple[str, ...]:
+    """Formats of weights that a GPU multiplies, 16 bits first: bf16, or fp16 where there is no bf16."""
+    sixteen = "bf16" if row["bf16_tflops"] else "fp16"
+    eight = ("fp8", "fp8_block") if row["fp8_tflops"] else ()
+    # Other vendors have MXFP4, of which there are no tables.
+    four = ("nvfp4",) if row["fp4_tflops"] and row["vendor"] == "NVIDIA" else ()
+    return (sixteen, *eight, *four)
 
-    `formats` gives the weight formats to keep and a factor on the compute efficiency of each, `prefill`
-    that of attention.
-    """
 
-    def mean(rows: list[Row], compute: float = 1.0) -> Row:
-        row = _geometric_mean(rows, rows[0].note if len(rows) == 1 else "", log_sd)
-        if compute != 1.0:
-            row = replace(
-                row,
-                values={**row.values, "compute_efficiency": row.values["compute_efficiency"] * compute},
-            )
-        return row
+def estimated(neighbours: Sequence[Coefficients], estimate: Estimate, row: Mapping[str, str]) -> Coefficients:
+    """Geometric means over those `neighbours` that have a row, for the formats the GPU of `row` has."""
+    sixteen, *narrow = _formats(row)
 
-    links = [n.all_reduce for n in neighbours if n.all_reduce is not None]
-    caches = [f for f in ("bf16", "fp8") if f in formats and all(f in n.decode_attention for n in neighbours)]
+    def mean(rows: Iterable[Row | None], multiplied: str | None = None) -> Row | None:
+        """`multiplied` is the format that the compute efficiency belongs to."""
+        known = [r for r in rows if r is not None]
+        own = [r for r in known if r.residual["points"]] or known
+        if not own:
+            return None
+        found = _geometric_mean(own, own[0].note if len(own) == 1 else "", estimate.log_sd)
+        factor = estimate.factors.get(multiplied, 1.0) if multiplied else 1.0
+        if factor == 1.0:
+            return found
+        return replace(
+            found,
+            values={**found.values, "compute_efficiency": found.values["compute_efficiency"] * factor},
+        )
+
+    def by_format(
+        tables: Sequence[Mapping[str, Row]], formats: Iterable[str], peaks: Mapping[str, str]
+    ) -> dict[str, Row]:
+        found = {f: mean((table.get(f) for table in tables), peaks.get(f)) for f in formats}
+        return {sixteen if f == "bf16" else f: row for f, row in found.items() if row is not None}
+
+    caches = ["bf16", *(f for f in narrow if f == "fp8")]
+    prefill = mean((n.prefill_attention for n in neighbours), "bf16")
+    assert prefill is not None
     return Coefficients(
-        gemm={f: mean([n.gemm[f] for n in neighbours], factor) for f, factor in formats.items()},
-        decode_attention={f: mean([n.decode_attention[f] for n in neighbours]) for f in caches},
-        prefill_attention=mean([n.prefill_attention for n in neighbours], prefill),
-        all_reduce=mean(links) if len(links) == len(neighbours) else None,
+        gemm=by_format([n.gemm for n in neighbours], ["bf16", *narrow], _PEAK_OF),
+        decode_attention=by_format([n.decode_attention for n in neighbours], caches, {}),
+        prefill_attention=prefill,
+        all_reduce=mean(n.all_reduce for n in neighbours),
+        moe=by_format([n.moe for n in neighbours], ["bf16", *narrow, "mxfp4", "int4"], _PEAK_OF),
+        mla_decode=by_format([n.mla_decode for n in neighbours], caches, dict.fromkeys(caches, "bf16")),
+        mla_prefill=mean((n.mla_prefill for n in neighbours), "bf16"),
     )
-
-
-# --------------------------------------------------------------------------------------------
-# Devices
-
-
-@dataclass(frozen=True)
-class Device:
-    """What the two input files do not say about a GPU.
-
-    `trusted` names the columns whose figures were read in `spec_source`, `cross_read` those read in the
-    InferenceX table; the others are the vendor's as remembered, and flagged.
-    """
-
-    name: str
-    row: str
-    aliases: tuple[str, ...]
-    architecture: str
-    memory_gib: float
-    memory_note: str
-    spec_source: str
-    trusted: frozenset[str]
-    scale_up_kind: str
-    host_source: str
-    network_source: str
-    system: str = ""
-    memory_source: str = OOM
-    memory_verified: bool = True
-    scale_up_domain: int | None = None
-    notes: Mapping[str, str] = field(default_factory=dict)
-    network_verified: bool = True
-    pcie: str = ""
-    status: str = "fitted"
-    method: str = FITTED_METHOD
-    cross_read: frozenset[str] = frozenset()
-
-
-_AIC_COLUMNS = frozenset(
-    {"bf16_tflops", "fp16_tflops", "fp8_tflops", "int8_tops", "fp4_tflops", "mem_bw_gbs", "tdp_w"}
-    | {"scaleup_gbs_per_dir", "gpus_per_node"}
-)
-_NIC_400 = "one 400 Gbit/s NIC per GPU; " + INFERENCEX
-_PEAK_NOTE = "The vendor prints twice this figure, with sparsity."
-
-DEVICES = (
-    Device(
-        name="h100-sxm",
-        row="H100-SXM5",
-        aliases=("h100", "h100-sxm5", "h100-80gb", "h100-sxm-80gb", "h100_sxm"),
-        architecture="hopper",
-        system="h100_sxm",
-        cross_read=frozenset({"scaleup_domain"}),
-        memory_gib=79.19,
-        memory_note="nvidia-smi shows 81,559 MiB.",
-        memory_source="vLLM's own memory report on this GPU (llm-d-planner, accuracy report v0.19.0)",
-        spec_source=AIC,
-        trusted=_AIC_COLUMNS,
-        scale_up_kind="nvlink",
-        host_source=PCIE5,
-        network_source=_NIC_400,
-        notes={"bf16": _PEAK_NOTE, "fp8": _PEAK_NOTE},
-    ),
-    Device(
-        name="h200-sxm",
-        row="H200-SXM",
-        aliases=("h200", "h200-sxm5", "h200-141gb", "h200_sxm"),
-        architecture="hopper",
-        system="h200_sxm",
-        cross_read=frozenset({"scaleup_domain"}),
-        memory_gib=139.80,
-        memory_note="nvidia-smi shows 143,771 MiB.",
-        spec_source=AIC,
-        trusted=_AIC_COLUMNS,
-        scale_up_kind="nvlink",
-        host_source=PCIE5,
-        network_source=_NIC_400,
-        notes={"bf16": _PEAK_NOTE, "fp8": _PEAK_NOTE},
-    ),
-    Device(
-        name="a100-80gb-sxm",
-        row="A100-SXM4-80GB",
-        aliases=("a100", "a100-80gb", "a100-sxm", "a100-sxm4-80gb", "a100-sxm-80gb", "a100_sxm"),
-        architecture="ampere",
-        system="a100_sxm",
-        memory_gib=79.14,
-        memory_note="nvidia-smi shows 81,920 MiB.",
-        spec_source=AIC,
-        trusted=_AIC_COLUMNS,
-        scale_up_kind="nvlink",
-        host_source=PCIE4,
-        network_source="200 Gbit/s per GPU: Azure ND A100 v4 (1,600 Gbit/s for 8 GPUs)",
-    ),
-    Device(
-        name="l40s",
-        row="L40S",
-        aliases=("l40s-48gb", "l40s-pcie"),
-        architecture="ada",
-        system="l40s",
-        memory_gib=44.40,
-        memory_note="nvidia-smi shows 46,068 MiB.",
-        spec_source=AIC,
-        trusted=_AIC_COLUMNS,
-        scale_up_kind="pcie",
-        scale_up_domain=8,
-        host_source=PCIE4,
-        network_source="AWS g6e.48xlarge: 400 Gbit/s for 8 GPUs",
-        notes={"bf16": _PEAK_NOTE, "fp8": _PEAK_NOTE, "domain": "The node; there is no peer-to-peer link."},
-        pcie=L40S_PCIE,
-    ),
-    Device(
-        name="b200-sxm",
-        row="B200-SXM",
-        aliases=("b200", "b200-180gb", "b200_sxm"),
-        architecture="blackwell",
-        system="b200_sxm",
-        cross_read=frozenset({"scaleup_domain", "mem_bw_gbs"}),
-        memory_gib=178.35,
-        memory_note="nvidia-smi shows 183,359 MiB.",
-        spec_source=AIC,
-        trusted=_AIC_COLUMNS - {"mem_bw_gbs"},
-        scale_up_kind="nvlink",
-        host_source=PCIE5,
-        network_source=_NIC_400,
-        notes={
-            "hbm": "aiconfigurator-core uses 7,700; efficiencies are rescaled to this figure.",
-            "host": "The device is capable of PCIe 6.0; hosts of the day are not.",
-            "network": "Newer systems have 800 Gbit/s.",
-        },
-    ),
-    Device(
-        name="gb200",
-        row="GB200",
-        aliases=("gb200-nvl72", "gb200-186gb"),
-        architecture="blackwell",
-        system="gb200",
-        cross_read=frozenset({"scaleup_domain"}),
-        memory_gib=184.31,
-        memory_note="nvidia-smi shows 189,471 MiB.",
-        spec_source=AIC,
-        trusted=_AIC_COLUMNS,
-        scale_up_kind="nvlink",
-        host_source="NVLink-C2C to Grace, 450 GB/s per direction shared by two GPUs",
-        network_source="Azure ND GB200 v6: 400 Gbit/s per GPU",
-        network_verified=False,
-    ),
-    Device(
-        name="l4",
-        row="L4",
-        aliases=("l4-24gb", "l4-pcie"),
-        architecture="ada",
-        memory_gib=22.03,
-        memory_note="nvidia-smi shows 23,034 MiB.",
-        spec_source=AIC,
-        trusted=_AIC_COLUMNS,
-        scale_up_kind="pcie",
-        scale_up_domain=8,
-        host_source=PCIE4,
-        network_source="AWS g6.xlarge: up to 10 Gbit/s for one GPU; 12.5 per GPU on 8-GPU instances",
-        notes={
-            "bf16": _PEAK_NOTE + " Power-capped at 72 W: sustained products stay far below it.",
-            "fp8": _PEAK_NOTE,
-            "domain": "The node; there is no peer-to-peer link.",
-        },
-        pcie="Those of L40S, which has the same PCIe 4.0 x16 link; nobody measured them here.",
-        status="estimated",
-        method=(
-            "Dimensionless efficiencies and fixed times of L40S, of the same architecture. Compute "
-            "efficiencies are multiplied by 0.78, the geometric mean of 1 (no power limit) and 0.61 "
-            "(power per peak FLOP/s against L40S: 72 W / 121 TFLOP/s over 350 W / 362 TFLOP/s): ours, to "
-            "be replaced by `planner profile` on the device."
-        ),
-    ),
-    Device(
-        name="a10g",
-        row="A10G",
-        aliases=("a10g-24gb", "a10g-pcie"),
-        architecture="ampere",
-        memory_gib=22.06,
-        memory_note="nvidia-smi shows 23,028 MiB.",
-        memory_verified=False,
-        spec_source="NVIDIA A10G datasheet",
-        trusted=frozenset(),
-        scale_up_kind="pcie",
-        scale_up_domain=8,
-        host_source=PCIE4,
-        network_source="AWS g5.xlarge: up to 10 Gbit/s for one GPU; 12.5 per GPU on 8-GPU instances",
-        notes={
-            "bf16": "Half the tensor peak of the A10.",
-            "domain": "The node; there is no peer-to-peer link.",
-        },
-        pcie="Those of L40S, which has the same PCIe 4.0 x16 link; nobody measured them here.",
-        status="estimated",
-        method=(
-            "Geometric mean of the dimensionless efficiencies and fixed times of A100 (same architecture) "
-            "and L40S (same class of board); to be replaced by `planner profile` on the device."
-        ),
-    ),
-    Device(
-        name="mi300x",
-        row="MI300X",
-        aliases=("mi300x-192gb", "mi300x-oam"),
-        architecture="cdna3",
-        memory_gib=191.69,
-        memory_note="Some driver versions show 191.98.",
-        spec_source=INFERENCEX,
-        trusted=frozenset(
-            {"bf16_tflops", "fp16_tflops", "fp8_tflops", "mem_bw_gbs", "scaleup_gbs_per_dir"}
-            | {"scaleup_domain", "gpus_per_node"}
-        ),
-        scale_up_kind="infinity-fabric",
-        host_source=PCIE5,
-        network_source=_NIC_400,
-        notes={
-            "l2": "256 MB of Infinity Cache come on top.",
-            "link": "To all seven peers; a single peer gets 64 GB/s.",
-        },
-        status="estimated",
-        method=(
-            "Geometric mean of the dimensionless efficiencies and fixed times of H100 and H200. Compute "
-            "efficiencies are multiplied by the ratio of matrix throughput to peak that one public "
-            "benchmark found for MI300X (620 of 1,307 TFLOP/s in BF16, 990 of 2,615 in FP8) over what it "
-            "found for H100 (720 of 989, 1,280 of 1,979): SemiAnalysis, 'MI300X vs H100 vs H200 Benchmark "
-            "Part 1: Training', 2024-12-22. To be replaced by `planner profile` on the device."
-        ),
-    ),
-)
-
-L4_COMPUTE = math.sqrt((72 / 121) / (350 / 362))
-MI300X_BF16 = (620 / 1307.4) / (720 / 989.4)
-MI300X_FP8 = (990 / 2614.9) / (1280 / 1978.9)
 
 
 # --------------------------------------------------------------------------------------------
@@ -472,68 +381,97 @@ def _row_lines(row: Row, indent: str) -> list[str]:
 def spec_lines(device: Device, row: Mapping[str, str]) -> list[str]:
     """The ``spec:`` section."""
 
-    def given(column: str, note: str = "") -> str:
+    def given(column: str, note: str = "", *, shared: bool = True) -> str:
+        """The CSV's figure; `shared` ones are those of all parts of a package."""
         source = "spec" if column in device.trusted else "datasheet"
         if column in device.cross_read:
             source = "inferencex"
-        note = device.notes.get(note, "")
-        return figure(float(row[column]), source, verified=source != "datasheet", note=note)
+        value = float(row[column]) / (device.parts if shared else 1)
+        return figure(value, source, verified=source != "datasheet", note=device.notes.get(note, ""))
 
     columns = {"bf16": "bf16_tflops", "fp16": "fp16_tflops", "fp8": "fp8_tflops", "int8": "int8_tops"}
     columns["fp4"] = "fp4_tflops"
-    domain = device.scale_up_domain
     lines = ["# The vendor's figures: dense, one direction.", "spec:", "  peak_tflops:"]
     lines += [f"    {key}: {given(column, key)}" for key, column in columns.items() if row[column]]
+    memory = figure(device.memory_gib, "memory", verified=device.memory_verified, note=device.memory_note)
+    lines += [f"  hbm_gb_per_s: {given('mem_bw_gbs', 'hbm')}", f"  memory_gib: {memory}"]
+    if device.driver_mib is not None:
+        shown = figure(device.driver_mib, "driver", verified=device.driver_verified, note=device.driver_note)
+        lines.append(f"  driver_memory_mib: {shown}")
+    host = float(row["pcie_gbs_per_dir"]) if device.host_gb_per_s is None else device.host_gb_per_s
     network = float(row["default_nic_gbs_per_gpu"]) * GB_PER_S_TO_GBPS
     return [
         *lines,
-        f"  hbm_gb_per_s: {given('mem_bw_gbs', 'hbm')}",
-        "  memory_gib: "
-        + figure(device.memory_gib, "memory", verified=device.memory_verified, note=device.memory_note),
         f"  l2_mb: {given('l2_mb', 'l2')}",
-        f"  sm_count: {given('sm_or_cu')}",
+        f"  sm_count: {given('sm_or_cu', 'sm')}",
         "  scale_up:",
         f"    kind: {device.scale_up_kind}",
         f"    gb_per_s: {given('scaleup_gbs_per_dir', 'link')}",
-        "    domain: "
-        + (
-            given("scaleup_domain")
-            if domain is None
-            else figure(domain, "spec", note=device.notes.get("domain", ""))
-        ),
+        f"    domain: {_domain(device, given)}",
         "  host_gb_per_s: "
-        + figure(float(row["pcie_gbs_per_dir"]), "host", note=device.notes.get("host", "")),
+        + figure(
+            host / device.parts, "host", verified=device.host_verified, note=device.notes.get("host", "")
+        ),
         "  network_gbps: "
-        + figure(network, "network", verified=device.network_verified, note=device.notes.get("network", "")),
-        f"  power_w: {given('tdp_w')}",
-        f"  node_size: {given('gpus_per_node')}",
+        + figure(
+            network / device.parts,
+            "network",
+            verified=device.network_verified,
+            note=device.notes.get("network", ""),
+        ),
+        f"  power_w: {given('tdp_w', 'power')}",
+        "  node_size: " + _node_size(device, row, given),
     ]
 
 
+def _domain(device: Device, given: Callable[..., str]) -> str:
+    if device.scale_up_domain is None:
+        return given("scaleup_domain", "domain", shared=False)
+    return figure(device.scale_up_domain, "node", note=device.notes.get("domain", ""))
+
+
+def _node_size(device: Device, row: Mapping[str, str], given: Callable[..., str]) -> str:
+    if device.parts == 1:
+        return given("gpus_per_node")
+    return figure(int(row["gpus_per_node"]) * device.parts, "node", note=f"{row['gpus_per_node']} packages.")
+
+
 def calibration_lines(
-    device: Device, coefficients: Coefficients, pcie: Mapping[str, Mapping[str, float]]
+    device: Device,
+    row: Mapping[str, str],
+    coefficients: Coefficients,
+    pcie: Mapping[str, Mapping[str, float]],
 ) -> list[str]:
     """The ``calibration:`` section."""
+    reach = device.scale_up_domain or int(row["scaleup_domain"])
+    link = float(row["pcie_gbs_per_dir"]) / PCIE4_GB_PER_S
     lines = [
         "# How much of the figures above kernels reach; efficiencies are shares of them.",
         "calibration:",
-        f"  status: {device.status}",
-        f"  method: {quoted(device.method)}",
+        f"  status: {'fitted' if device.estimate is None else 'estimated'}",
+        f"  method: {quoted(FITTED_METHOD if device.estimate is None else device.estimate.method)}",
         f"  date: {quoted(DATE)}",
         "  software:",
         *(f"    {name}: {quoted(version)}" for name, version in SOFTWARE.items()),
         "  gemm:",
     ]
-    for name, row in coefficients.gemm.items():
-        lines += [f"    {name}:", *_row_lines(row, " " * 6)]
+    for name, found in coefficients.gemm.items():
+        lines += [f"    {name}:", *_row_lines(found, " " * 6)]
     lines.append("  decode_attention:")
-    for name, row in coefficients.decode_attention.items():
-        lines += [f"    {name}:", *_row_lines(row, " " * 6)]
+    for name, found in coefficients.decode_attention.items():
+        lines += [f"    {name}:", *_row_lines(found, " " * 6)]
     lines += ["  prefill_attention:", *_row_lines(coefficients.prefill_attention, " " * 4)]
-    if coefficients.all_reduce is not None:
+    for section, rows in (("moe", coefficients.moe), ("mla_decode", coefficients.mla_decode)):
+        if rows:
+            lines.append(f"  {section}:")
+        for name, found in rows.items():
+            lines += [f"    {name}:", *_row_lines(found, " " * 6)]
+    if coefficients.mla_prefill is not None:
+        lines += ["  mla_prefill:", *_row_lines(coefficients.mla_prefill, " " * 4)]
+    if coefficients.all_reduce is not None and device.scale_up_kind != "pcie" and reach > 1:
         lines += ["  all_reduce:", *_row_lines(coefficients.all_reduce, " " * 4)]
     if device.pcie:
-        lines += _pcie_lines(device, pcie)
+        lines += _pcie_lines(device, pcie, link)
     return lines
 
 
@@ -541,17 +479,19 @@ PCIE_LINK_GB_PER_S = 32.0
 """What the efficiencies of the PCIe fit are shares of."""
 
 
-def _pcie_lines(device: Device, pcie: Mapping[str, Mapping[str, float]]) -> list[str]:
-    spread = BORROWED_LOG_SD if device.system else 0.3
+def _pcie_lines(device: Device, pcie: Mapping[str, Mapping[str, float]], link: float) -> list[str]:
+    """Rows of L40S at the GPU's world sizes, their bandwidths times `link`."""
+    spread = BORROWED_LOG_SD if device.system else FAR_LOG_SD
+    note = L40S_PCIE if device.system else PCIE_AS_L40S if link == 1.0 else PCIE_SCALED.format(factor=link)
     return [
         "  pcie_all_reduce:",
         "    by_world_size:",
         *(
-            f"      {size}: {{alpha_us: {number(c['alpha'] * _MICRO)}, "
-            f"gb_per_s: {number(c['eff'] * PCIE_LINK_GB_PER_S)}}}"
-            for size, c in sorted(pcie.items(), key=lambda item: int(item[0]))
+            f"      {size}: {{alpha_us: {number(pcie[str(size)]['alpha'] * _MICRO)}, "
+            f"gb_per_s: {number(pcie[str(size)]['eff'] * PCIE_LINK_GB_PER_S * link)}}}"
+            for size in device.pcie
         ),
-        f"    residual: {{points: 0, log_sd: {number(spread)}, note: {quoted(device.pcie)}}}",
+        f"    residual: {{points: 0, log_sd: {number(spread)}, note: {quoted(note)}}}",
     ]
 
 
@@ -563,29 +503,31 @@ def profile_text(
 ) -> str:
     """One profile."""
     system = device.system or device.name
-    sources = {
+    known = {
         "spec": device.spec_source.format(system=system),
-        "memory": device.memory_source,
+        "memory": device.memory_source or OOM,
+        "driver": SMI.get(row["vendor"], ""),
+        "node": "Size of the usual server: there is no link beyond it",
         "host": device.host_source,
         "network": device.network_source,
+        "inferencex": INFERENCEX,
+        "datasheet": f"{row['vendor']} datasheet of {row['name']}, as remembered",
     }
     spec = spec_lines(device, row)
-    if any("source: inferencex" in line for line in spec):
-        sources["inferencex"] = INFERENCEX
-    if any("source: datasheet" in line for line in spec):
-        sources["datasheet"] = f"{row['vendor']} datasheet of {row['name']}, as remembered"
+    sources = {key: text for key, text in known.items() if any(f"source: {key}" in line for line in spec)}
     lines = [
         "# Written by tools/build_gpu_profiles.py: change that and run it again.",
         f"name: {device.name}",
-        f"aliases: [{', '.join(device.aliases)}]",
+        f"aliases: [{', '.join(quoted(a) if a.isdigit() else a for a in device.aliases)}]",
         f"vendor: {row['vendor'].lower()}",
         f"architecture: {device.architecture}",
+        *([f"note: {quoted(device.note)}"] if device.note else []),
         "sources:",
         *(f"  {key}: {quoted(text)}" for key, text in sources.items()),
         "",
         *spec,
         "",
-        *calibration_lines(device, coefficients, pcie),
+        *calibration_lines(device, row, coefficients, pcie),
     ]
     return "\n".join(lines) + "\n"
 
@@ -611,15 +553,48 @@ def all_coefficients(
 ) -> dict[str, Coefficients]:
     """Coefficients of every device by its name: the fitted ones, then those estimated from them."""
     found = {
-        d.name: fitted(systems[d.system], scale_of(systems[d.system], rows[d.row]), pcie=bool(d.pcie))
+        d.name: fitted(
+            d.system, systems[d.system], scale_of(systems[d.system], rows[d.row]), pcie=bool(d.pcie)
+        )
         for d in DEVICES
         if d.system
     }
-    h100, h200, a100, l40s = (found[n] for n in ("h100-sxm", "h200-sxm", "a100-80gb-sxm", "l40s"))
-    found["l4"] = estimated([l40s], {"bf16": L4_COMPUTE, "fp8": L4_COMPUTE}, L4_COMPUTE, 0.3)
-    found["a10g"] = estimated([a100, l40s], {"bf16": 1.0}, 1.0, 0.25)
-    found["mi300x"] = estimated([h100, h200], {"bf16": MI300X_BF16, "fp8": MI300X_FP8}, MI300X_BF16, 0.3)
+    found = _with_latents(found)
+    for device in DEVICES:
+        if device.estimate is not None:
+            neighbours = [found[name] for name in device.estimate.of]
+            found[device.name] = estimated(neighbours, device.estimate, rows[device.row])
     return found
+
+
+def _with_latents(found: Mapping[str, Coefficients]) -> dict[str, Coefficients]:
+    """Latent attention for GPUs without tables of it: that of Hopper, whose kernels are the closest."""
+    hopper = [found[name] for name in ("h100-sxm", "h200-sxm")]
+    note = "There is no table of this GPU: the mean of H100 and H200."
+    lent = {
+        dtype: _geometric_mean([h.mla_decode[dtype] for h in hopper], note, FAR_LOG_SD)
+        for dtype in hopper[0].mla_decode
+    }
+    prompts = _geometric_mean([h.mla_prefill for h in hopper if h.mla_prefill], note, FAR_LOG_SD)
+    return {
+        name: own
+        if own.mla_decode
+        else replace(
+            own,
+            mla_decode={d: row for d, row in lent.items() if d in own.gemm},
+            mla_prefill=prompts,
+        )
+        for name, own in found.items()
+    }
+
+
+def profiles(data: Mapping[str, Any], rows: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """Text of every profile by its name."""
+    coefficients = all_coefficients(data["systems"], rows)
+    return {
+        d.name: profile_text(d, rows[d.row], coefficients[d.name], data["allreduce_pcie_l40s"])
+        for d in DEVICES
+    }
 
 
 def main() -> None:
@@ -631,10 +606,8 @@ def main() -> None:
     data = json.loads(arguments.coefficients.read_text(encoding="utf-8"))
     with arguments.gpus.open(encoding="utf-8", newline="") as file:
         rows = {row["name"]: row for row in csv.DictReader(file)}
-    coefficients = all_coefficients(data["systems"], rows)
-    for device in DEVICES:
-        text = profile_text(device, rows[device.row], coefficients[device.name], data["allreduce_pcie_l40s"])
-        (arguments.output / f"{device.name}.yaml").write_text(text, encoding="utf-8")
+    for name, text in profiles(data, rows).items():
+        (arguments.output / f"{name}.yaml").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What is known without asking the user: GPUs, models, and the traffic of public traces, by name.
+"""What is known without asking the user: GPUs, their prices, models, and traffic of public traces, by name.
 
 Names are looked up in any case; aliases count. Reading one GPU reads one file.
 """
@@ -14,18 +14,37 @@ from typing import Any
 
 import yaml
 
+from planner.catalog.clouds import CloudInstance, cloud_instances, load_instance
 from planner.documents.catalogue import ModelEntry, ModelsDocument, QuantileTable, TrafficDocument
-from planner.documents.files import read_text
+from planner.documents.files import file_error, read_text, resolved_path
 from planner.documents.gpu_profile import load_gpu_profile
 from planner.documents.model_config import load_model_config, model_from_config
 from planner.documents.names import did_you_mean, unknown_name
-from planner.documents.source import load_document
+from planner.documents.source import load_document, parse_document
+from planner.documents.traffic_preset import described, preset_text
 from planner.errors import SpecError
 from planner.lengths import marginal_from_quantiles
 from planner.specs import GPU, Lengths, Marginal, Model
+from planner.traces import Trace, measure
+
+__all__ = [
+    "CloudInstance",
+    "TrafficPreset",
+    "cloud_instances",
+    "gpu_name",
+    "gpu_names",
+    "load_gpu",
+    "load_instance",
+    "load_model",
+    "load_traffic",
+    "model_names",
+    "traffic_names",
+    "traffic_of",
+]
 
 _FOLDER = Path(str(files(__name__)))
 _GPU_FOLDER = Path(str(files("gpu_profiles")))
+_MAX_SHOWN = 120  # characters of an unknown name
 _YAML_SUFFIXES = (".yaml", ".yml")
 
 
@@ -37,14 +56,6 @@ def _unknown(kind: str, name: str, known: tuple[str, ...]) -> SpecError:
 def _is_path(name: str, suffixes: tuple[str, ...]) -> bool:
     """Whether a name can only be meant as a path."""
     return name.startswith(("/", "./", "../", "~", ".\\")) or name.lower().endswith(suffixes)
-
-
-def _resolved(name: str | Path, base: str | Path | None) -> Path:
-    try:
-        path = Path(name).expanduser()
-    except RuntimeError:  # ~name of nobody
-        path = Path(name)
-    return path if base is None else Path(base) / path
 
 
 # --------------------------------------------------------------------------------------------
@@ -73,7 +84,7 @@ def load_gpu(name_or_path: str | Path, base: str | Path | None = None) -> GPU:
         Unknown name, or a profile that breaks a rule.
     """
     if isinstance(name_or_path, Path) or _is_path(name_or_path, _YAML_SUFFIXES):
-        return load_gpu_profile(_resolved(name_or_path, base))
+        return load_gpu_profile(resolved_path(name_or_path, base))
     return _known_gpu(gpu_name(name_or_path))
 
 
@@ -170,15 +181,17 @@ def load_model(name_or_path: str | Path, base: str | Path | None = None) -> Mode
         Unknown name, or a configuration that cannot be modelled.
     """
     if isinstance(name_or_path, Path) or _is_path(name_or_path, (".json",)):
-        return load_model_config(_resolved(name_or_path, base))
+        return load_model_config(resolved_path(name_or_path, base))
     found = _models_by_name().get(name_or_path.strip().lower())
     if found is not None:
         return model_from_config(found.config, found.id, found.source)
-    path = _resolved(name_or_path, base)
+    path = resolved_path(name_or_path, base)
     if path.exists():
         return load_model_config(path)
-    near = did_you_mean(name_or_path, [named.id for named in _models_by_name().values()])
-    raise SpecError(f"unknown model {name_or_path!r}: {near or 'known: ' + ', '.join(model_names())}")
+    ids = [named.id for named in _models_by_name().values()]
+    near = did_you_mean(name_or_path, [*ids, *(id_.rpartition("/")[2] for id_ in ids)])
+    listed = unknown_name("model", name_or_path, model_names())[1]
+    raise SpecError(f"unknown model {name_or_path[:_MAX_SHOWN]!r}: {near or listed}; see planner models")
 
 
 # --------------------------------------------------------------------------------------------
@@ -187,18 +200,20 @@ def load_model(name_or_path: str | Path, base: str | Path | None = None) -> Mode
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrafficPreset:
-    """Statistics of a public trace.
+    """Statistics of a trace.
 
     Attributes
     ----------
     lengths : Lengths
         Prompt and output lengths. [tok]
     request_rate, peak_request_rate : float
-        Mean over the trace, and of its busiest 60 s. [req/s]
+        Mean over the trace, and of its busiest 60 s; where it is shorter than that, the mean. [req/s]
     interarrival_cv, arrival_scv : float
         Coefficient of variation of inter-arrival times, and its square; 1 is Poisson. [1]
-    dispersion_10s, dispersion_60s : float
+    dispersion_10s, dispersion_60s : float or None
         Variance over mean of the arrivals in windows; 1 is Poisson. [1]
+    ideal_prefix_hit_rate : float or None
+        Share of prompt tokens that an infinite prefix cache would hit, where it is known. [1]
     requests : int
         Rows of the trace.
     duration : float
@@ -211,8 +226,9 @@ class TrafficPreset:
     request_rate: float
     peak_request_rate: float
     interarrival_cv: float
-    dispersion_10s: float
-    dispersion_60s: float
+    dispersion_10s: float | None
+    dispersion_60s: float | None
+    ideal_prefix_hit_rate: float | None
     requests: int
     duration: float
     citation: str
@@ -231,33 +247,69 @@ def traffic_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in (_FOLDER / "traffic").glob("*.yaml")))
 
 
-@cache
-def load_traffic(name: str) -> TrafficPreset:
-    """A traffic preset by name, in any case.
+def load_traffic(name_or_path: str | Path, base: str | Path | None = None) -> TrafficPreset:
+    """A traffic preset by name, in any case, or by the path of a file of its form.
+
+    Parameters
+    ----------
+    name_or_path : str or Path
+        A path ends in .yaml or starts with a dot, a slash or a tilde.
+    base : str or Path, optional
+        Where relative paths start; the working directory when None.
 
     Raises
     ------
     SpecError
-        Unknown name.
+        Unknown name, or a file that breaks a rule.
     """
-    folded = name.strip().lower()
-    if folded not in traffic_names():
+    if isinstance(name_or_path, Path) or _is_path(name_or_path, _YAML_SUFFIXES):
+        path = resolved_path(name_or_path, base)
+        return _preset(load_document(path, TrafficDocument).model, path)
+    return _known_traffic(name_or_path.strip().lower())
+
+
+@cache
+def _known_traffic(name: str) -> TrafficPreset:
+    if name not in traffic_names():
         raise _unknown("traffic preset", name, traffic_names())
-    document = load_document(_FOLDER / "traffic" / f"{folded}.yaml", TrafficDocument).model
-    lengths = Lengths(
-        isl=_marginal(document.input_tokens),
-        osl=_marginal(document.output_tokens),
-        isl_per_output_token=document.isl_per_output_token,
-    )
+    path = _FOLDER / "traffic" / f"{name}.yaml"
+    return _preset(load_document(path, TrafficDocument).model, path)
+
+
+def traffic_of(trace: Trace) -> TrafficPreset:
+    """What a trace says of its traffic: the same as by way of a preset's file.
+
+    Raises
+    ------
+    SpecError
+        The trace has no rate, or no output.
+    """
+    statistics = measure(trace)
+    text = preset_text(trace, statistics, described(trace, statistics))
+    return _preset(parse_document(text, trace.source, TrafficDocument).model, trace.source)
+
+
+def _preset(document: TrafficDocument, source: str | Path) -> TrafficPreset:
+    try:
+        lengths = Lengths(
+            isl=_marginal(document.input_tokens),
+            osl=_marginal(document.output_tokens),
+            isl_per_output_token=document.isl_per_output_token,
+            longest_request=document.longest_request_tokens,
+        )
+    except SpecError as error:
+        raise file_error(source, str(error)) from None
+    peak = document.peak_60s_request_rate
     return TrafficPreset(
         name=document.name,
         description=document.description,
         lengths=lengths,
         request_rate=document.request_rate,
-        peak_request_rate=document.peak_60s_request_rate,
+        peak_request_rate=document.request_rate if peak is None else peak,
         interarrival_cv=document.interarrival_cv,
         dispersion_10s=document.dispersion_10s,
         dispersion_60s=document.dispersion_60s,
+        ideal_prefix_hit_rate=document.ideal_prefix_hit_rate,
         requests=document.requests,
         duration=document.duration_s,
         citation=document.citation,

@@ -7,15 +7,22 @@ from typing import Any
 
 import click
 
-from planner.catalog import gpu_names, load_gpu, load_model, model_names
+from planner.catalog import (
+    CloudInstance,
+    cloud_instances,
+    gpu_name,
+    gpu_names,
+    load_gpu,
+    load_model,
+    model_names,
+)
+from planner.cli.model_facts import model_facts
 from planner.cli.output import echo_json, width
 from planner.documents.files import write_text_atomic
 from planner.documents.schemas import schema_names, schema_text
-from planner.engines.legality import legal_tp
 from planner.errors import SpecError
-from planner.specs import GPU, Dtype, Model, Precision
-from planner.transformer import kv_bytes_per_token, parameters, weight_bytes
-from planner.units import BITS_PER_BYTE, GIB, GIGA, TERA
+from planner.specs import GPU
+from planner.units import BITS_PER_BYTE, GIB, GIGA, MIB, TERA
 
 
 @click.group(invoke_without_command=True)
@@ -44,26 +51,14 @@ def show_model(name: str, as_json: bool) -> None:
         echo_json(facts)
         return
     for key, value in facts.items():
-        click.echo(f"{key:24} {_readable(value)}")
+        if value in (None, []):
+            continue
+        for i, text in enumerate(value if key in _SENTENCES else [_readable(value)]):
+            click.echo(f"{'' if i else key:24} {text}")
 
 
-def model_facts(model: Model) -> dict[str, Any]:
-    """Fields of DESIGN's model facts; bytes at the checkpoint's weights and a 16-bit KV cache."""
-    count = parameters(model)
-    precision = Precision(weights=model.checkpoint_dtype, kv_cache=Dtype.BF16)
-    return {
-        "name": model.name,
-        "parameters": count,
-        "active_parameters": count,
-        "weight_dtype": model.checkpoint_dtype.value,
-        "weight_bytes": round(weight_bytes(model, precision)),
-        "kv_bytes_per_token": round(kv_bytes_per_token(model, Dtype.BF16)),
-        "kv_bytes_per_sequence": 0,
-        "layers": model.num_layers,
-        "max_context": model.max_context,
-        "legal_tp": list(legal_tp(model, 32)),
-        "source": model.source,
-    }
+_SENTENCES = ("attention_kinds", "feed_forward_kinds", "notes")
+"""Facts of a model whose parts are sentences."""
 
 
 def _readable(value: Any) -> str:
@@ -98,10 +93,21 @@ def show_gpu(name: str, as_json: bool) -> None:
         echo_json(facts)
         return
     for key, value in facts.items():
-        text = (
-            ", ".join(f"{k} {v:g}" for k, v in value.items()) if isinstance(value, dict) else _readable(value)
-        )
-        click.echo(f"{key:24} {text}")
+        texts = value if key in _LISTS else [_in_one_line(value)]
+        for i, text in enumerate(texts or ["none"]):
+            click.echo(f"{'' if i else key:24} {text}")
+
+
+_LISTS = ("notes", "sources")
+"""Facts whose parts are sentences: each on a line of its own."""
+
+
+def _in_one_line(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{k} {v:g}" for k, v in value.items())
+    if isinstance(value, float):
+        return f"{value:,.6g}"
+    return "none" if value in (None, []) else _readable(value)
 
 
 def gpu_facts(gpu: GPU) -> dict[str, Any]:
@@ -114,6 +120,7 @@ def gpu_facts(gpu: GPU) -> dict[str, Any]:
         "peak_tflops": {d.value: rate / TERA for d, rate in gpu.peak_flops.items()},
         "hbm_gb_per_s": gpu.hbm_bandwidth / GIGA,
         "memory_gib": gpu.memory / GIB,
+        "driver_memory_mib": None if gpu.driver_memory is None else gpu.driver_memory / MIB,
         "scale_up": f"{gpu.scale_up_kind} {gpu.scale_up_bandwidth / GIGA:g} GB/s x {gpu.scale_up_domain}",
         "network_gbps": gpu.network_bandwidth * BITS_PER_BYTE / GIGA,
         "power_w": gpu.power,
@@ -122,7 +129,47 @@ def gpu_facts(gpu: GPU) -> dict[str, Any]:
         "calibration_date": c.date,
         "calibration_method": c.method,
         "log_sd": dict(c.log_sd),
+        "unverified": list(gpu.unverified),
+        "notes": list(gpu.notes),
         "sources": list(gpu.sources),
+    }
+
+
+@gpus.command("prices")
+@click.option("--gpu", "gpu", metavar="GPU", help="Only instances with this GPU.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def gpu_prices(gpu: str | None, as_json: bool) -> None:
+    """Rented servers with their prices, dated; a scenario's fleet may name one as its instance."""
+    wanted = None if gpu is None else gpu_name(gpu)
+    facts = [instance_facts(i) for i in cloud_instances() if wanted in (None, i.gpu)]
+    if as_json:
+        echo_json(facts)
+        return
+    from planner.report.terminal import print_instances  # rich: only where tables are printed
+
+    print_instances(facts, width())
+
+
+def instance_facts(instance: CloudInstance) -> dict[str, Any]:
+    """A rented server's figures in the units people quote; None where one is not known."""
+    network = instance.network_bandwidth
+    return {
+        "instance": instance.name,
+        "gpu": instance.gpu,
+        "gpus": instance.gpus,
+        "usd_per_hour": instance.on_demand,
+        "usd_per_gpu_hour": instance.price_per_gpu,
+        "spot_usd_per_gpu_hour": instance.spot_price_per_gpu,
+        "vcpus": instance.vcpus,
+        "memory_gb": None if instance.memory is None else instance.memory / GIGA,
+        "network_gbps": None if network is None else network * BITS_PER_BYTE / GIGA,
+        "network_kind": instance.network_kind,
+        "rdma": instance.rdma,
+        "region": instance.region,
+        "date": instance.date,
+        "source": instance.source,
+        "status": instance.status,
+        "note": instance.note,
     }
 
 

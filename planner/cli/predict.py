@@ -30,7 +30,7 @@ _POOL = re.compile(r"(\d+)\s*x\s*(?:tp)?(\d+)(?:@(.+))?", re.IGNORECASE)
 @click.option("--dp", type=click.IntRange(1), default=1, show_default=True, help="Data parallel size.")
 @click.option("--engine", default="vllm", show_default=True)
 @click.option("--precision", help="Of the weights; default: the checkpoint's.")
-@click.option("--kv-cache-dtype", help="Default: 16-bit.")
+@click.option("--kv-cache-dtype", help="Default: the checkpoint's, else 16-bit.")
 @click.option("--mode", type=click.Choice(["colocated", "disagg"]), default="colocated", show_default=True)
 @click.option("--replicas", type=click.IntRange(1), default=1, show_default=True, help="Colocated replicas.")
 @click.option(
@@ -61,15 +61,14 @@ def predict(**given: Any) -> None:
 
 
 def _configuration(given: dict[str, Any]) -> Configuration:
-    if given["ep"] > 1 or given["dp"] > 1:
-        raise SpecError("--ep and --dp need a mixture-of-experts model, and those are not supported yet")
     model = load_model(given["model"])
     precision = default_precision(model, given["precision"], given["kv_cache_dtype"])
     engine = load_engine(given["engine"])
     if given["mode"] == "colocated":
         if given["prefill"] or given["decode"]:
             raise SpecError("--prefill and --decode belong to --mode disagg")
-        parallelism = Parallelism(tp=given["tp"], pp=given["pp"])
+        sizes = {name: given[name] for name in ("tp", "pp", "ep", "dp")}
+        parallelism = Parallelism(**sizes)
         replicas = Replicas(count=given["replicas"], gpu=load_gpu(given["gpu"]), parallelism=parallelism)
         return Configuration(model=model, precision=precision, engine=engine, colocated=replicas)
     pools = {name: _pool(name, given[name], given["gpu"]) for name in ("prefill", "decode")}

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import os
 import secrets
 import stat
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from planner.documents.names import nearest
 from planner.errors import Problem, SpecError
-from planner.units import MEGA
+from planner.units import GIGA, MEGA
 
 MAX_BYTES = int(5 * MEGA)
+MAX_TABLE_BYTES = int(2 * GIGA)
+MAX_LINE_BYTES = int(16 * MEGA)
+
+_BINARY = {
+    b"PK\x03\x04": "a zip archive",
+    b"PAR1": "a Parquet file",
+    b"\x28\xb5\x2f\xfd": "compressed with zstd",
+    b"BZh": "compressed with bzip2",
+    b"\xfd7zXZ": "compressed with xz",
+    b"\xff\xfe": "text in UTF-16",
+    b"\xfe\xff": "text in UTF-16",
+}
+"""What files are that people take for text, by their first bytes."""
 
 
 def file_error(path: str | Path, rule: str, suggestion: str = "") -> SpecError:
@@ -28,24 +46,16 @@ def read_text(path: str | Path) -> str:
         Missing, a folder, unreadable, too large, not UTF-8.
     """
     path = Path(path)
-    try:
+    with _reading(path):
         state = path.stat()
         if stat.S_ISDIR(state.st_mode):
             raise file_error(path, "is a folder, not a file")
         if state.st_size > MAX_BYTES:
-            raise _too_large(path)
+            raise _too_large(path, MAX_BYTES)
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)  # devices and pipes have no size
-    except SpecError:  # is a ValueError too
-        raise
-    except FileNotFoundError:
-        raise file_error(path, "no such file", _nearest_file(path)) from None
-    except OSError as error:
-        raise file_error(path, f"cannot be read: {error.strerror}") from None
-    except ValueError:
-        raise file_error(repr(str(path)), "is not a file name") from None
     if len(data) > MAX_BYTES:
-        raise _too_large(path)
+        raise _too_large(path, MAX_BYTES)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -54,8 +64,66 @@ def read_text(path: str | Path) -> str:
         raise SpecError.of_file(str(path), [problem]) from None
 
 
-def _too_large(path: Path) -> SpecError:
-    return file_error(path, f"is larger than {MAX_BYTES / MEGA:g} MB")
+def read_lines(path: str | Path) -> Iterator[str]:
+    """Lines of a large text file, plain or compressed with gzip, in any convention of line ends.
+
+    Bytes that are no UTF-8 come as ``\\xff``: a table's reader refuses them where they matter.
+
+    Raises
+    ------
+    SpecError
+        While reading: missing, a folder, unreadable, not text, damaged, too large, an endless line.
+    """
+    path = Path(path)
+    with _reading(path):
+        if path.is_dir():
+            raise file_error(path, "is a folder, not a file")
+        with path.open("rb") as raw:
+            head = raw.peek(8)
+            for start, kind in _BINARY.items():
+                if head.startswith(start):
+                    raise file_error(path, f"is {kind}", "plain text in UTF-8 and gzip are read")
+            compressed = head.startswith(b"\x1f\x8b")
+            stream = gzip.GzipFile(fileobj=raw) if compressed else raw
+            text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="backslashreplace")
+            size = 0
+            while line := text.readline(MAX_LINE_BYTES + 1):
+                size += len(line)
+                if len(line) > MAX_LINE_BYTES:
+                    raise file_error(path, f"has a line of more than {MAX_LINE_BYTES / MEGA:g} MB")
+                if size > MAX_TABLE_BYTES:
+                    raise _too_large(path, MAX_TABLE_BYTES)
+                yield line
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """What may go wrong with a file, as an error that names it."""
+    try:
+        yield
+    except SpecError:  # is a ValueError too
+        raise
+    except FileNotFoundError:
+        raise file_error(path, "no such file", _nearest_file(path)) from None
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        raise file_error(path, "is a damaged gzip file") from None
+    except OSError as error:
+        raise file_error(path, f"cannot be read: {error.strerror}") from None
+    except ValueError:
+        raise file_error(repr(str(path)), "is not a file name") from None
+
+
+def resolved_path(name: str | Path, base: str | Path | None) -> Path:
+    """A path as a user wrote it in a file of the folder `base`; None: the working directory."""
+    try:
+        path = Path(name).expanduser()
+    except RuntimeError:  # ~name of nobody
+        path = Path(name)
+    return path if base is None else Path(base) / path
+
+
+def _too_large(path: Path, limit: int) -> SpecError:
+    return file_error(path, f"is larger than {limit / MEGA:,g} MB")
 
 
 def _nearest_file(path: Path) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -21,15 +21,19 @@ from planner.specs import (
     DecodeAttentionCoefficients,
     Dtype,
     GemmCoefficients,
+    LatentDecodeCoefficients,
+    LatentPrefillCoefficients,
+    MoeCoefficients,
     PcieAllReduce,
     PrefillAttentionCoefficients,
 )
-from planner.units import BITS_PER_BYTE, GIB, GIGA, MEGA, MICRO, TERA
+from planner.units import BITS_PER_BYTE, GIB, GIGA, MEGA, MIB, MICRO, TERA
 
 EFFICIENCY_LIMIT = 1.02
 """Above it either the peak or the benchmark is wrong; the rest over 1 is the noise of good ones."""
 
 Efficiency = Annotated[float, Field(gt=0, le=EFFICIENCY_LIMIT)]
+NormExponent = Annotated[float, Field(ge=1, le=12)]
 
 # --------------------------------------------------------------------------------------------
 # What the vendor says
@@ -61,8 +65,13 @@ class Spec(DocumentModel):
     memory_gib: Sourced[Positive] = Field(
         description="Memory that a framework sees, less than the name of the product says. [GiB]"
     )
+    driver_memory_mib: Sourced[Positive] | None = Field(
+        default=None, description="Memory that nvidia-smi, rocm-smi or hl-smi shows. [MiB]"
+    )
     l2_mb: Sourced[Positive] = Field(description="Last-level cache. [MB]")
-    sm_count: Sourced[PositiveInt] = Field(description="Streaming multiprocessors or compute units.")
+    sm_count: Sourced[PositiveInt] = Field(
+        description="Streaming multiprocessors, compute units, or what else runs one block of threads."
+    )
     scale_up: ScaleUp = Field(description="Link within the node or rack.")
     host_gb_per_s: Sourced[Positive] = Field(description="To host memory, one direction. [GB/s]")
     network_gbps: Sourced[Positive] = Field(description="Usual NIC share of one GPU, one direction. [Gbit/s]")
@@ -96,7 +105,7 @@ class GemmRow(DocumentModel):
     compute_efficiency: Efficiency = Field(description="Share of the dense peak.")
     memory_efficiency: Efficiency = Field(description="Share of the memory bandwidth.")
     overhead_us: NonNegative = Field(description="Fixed time of a launch. [us]")
-    norm_exponent: Annotated[float, Field(ge=1, le=12)] = Field(
+    norm_exponent: NormExponent = Field(
         description="Exponent p of the smooth maximum of compute and memory time."
     )
     quantization_efficiency: Efficiency | None = Field(
@@ -140,6 +149,51 @@ class AllReduceRow(DocumentModel):
     residual: Residual = Field(description="Fit quality.")
 
 
+class MoeRow(DocumentModel):
+    """Grouped products of routed experts of one weight format."""
+
+    compute_efficiency: Efficiency = Field(
+        description="Share of the dense peak of what is multiplied: 16 bits for bf16, mxfp4 and int4, "
+        "the format itself for fp8, fp8_block and nvfp4."
+    )
+    memory_efficiency: Efficiency = Field(description="Share of the memory bandwidth, reading weights.")
+    overhead_us: NonNegative = Field(description="Fixed time of a layer's experts. [us]")
+    norm_exponent: NormExponent = Field(
+        description="Exponent p of the smooth maximum of compute and memory time."
+    )
+    activation_efficiency: Efficiency = Field(
+        description="Share of the memory bandwidth, gathering and scattering activations."
+    )
+    residual: Residual = Field(description="Fit quality.")
+
+
+class LatentDecodeRow(DocumentModel):
+    """Latent attention (MLA) of decode steps at one format of the latent cache."""
+
+    memory_efficiency: Efficiency = Field(description="Share of the memory bandwidth.")
+    compute_efficiency: Efficiency = Field(
+        description="Share of the dense 16-bit peak, also where the cache holds fewer bits."
+    )
+    overhead_us: NonNegative = Field(description="Fixed time of a launch. [us]")
+    norm_exponent: NormExponent = Field(
+        description="Exponent p of the smooth maximum of compute and memory time."
+    )
+    block_time_us: NonNegative = Field(description="Time of one sequence on one multiprocessor. [us]")
+    residual: Residual = Field(description="Fit quality.")
+
+
+class LatentPrefillRow(DocumentModel):
+    """Latent attention (MLA) of prompts, in 16 bits."""
+
+    compute_efficiency: Efficiency = Field(description="Share of the dense 16-bit peak.")
+    memory_efficiency: Efficiency = Field(description="Share of the memory bandwidth.")
+    overhead_us: NonNegative = Field(description="Fixed time of a launch. [us]")
+    softmax_time_ps: NonNegative = Field(
+        description="Time of one query-key pair's exponential on one multiprocessor. [ps]"
+    )
+    residual: Residual = Field(description="Fit quality.")
+
+
 class PcieWorld(DocumentModel):
     """All-reduce over PCIe at one world size."""
 
@@ -169,9 +223,16 @@ class CalibrationSection(DocumentModel):
     gemm: dict[Dtype, GemmRow] = Field(description="Matrix product by weight format.")
     decode_attention: dict[Dtype, DecodeAttentionRow] = Field(description="By KV cache format.")
     prefill_attention: PrefillAttentionRow = Field(description="Attention of prompts.")
+    moe: dict[Dtype, MoeRow] = Field(default_factory=dict, description="Routed experts by weight format.")
+    mla_decode: dict[Dtype, LatentDecodeRow] = Field(
+        default_factory=dict, description="Latent attention by format of the latent cache."
+    )
+    mla_prefill: LatentPrefillRow | None = Field(default=None, description="Latent attention of prompts.")
     all_reduce: AllReduceRow | None = Field(default=None, description="Over the scale-up link.")
     pcie_all_reduce: PcieAllReduceRow | None = Field(default=None, description="Over PCIe.")
 
+
+_WithResidual = GemmRow | DecodeAttentionRow | MoeRow | LatentDecodeRow
 
 # --------------------------------------------------------------------------------------------
 # The file
@@ -184,6 +245,9 @@ class GpuProfileDocument(DocumentModel):
     aliases: tuple[Text, ...] = Field(default=(), description="Other names people use.")
     vendor: Text = Field(description="nvidia, amd, ...")
     architecture: Text = Field(description="hopper, ada, cdna3, ...")
+    note: str = Field(
+        default="", description="What a reader has to know of the whole profile, e.g. what counts as one GPU."
+    )
     sources: dict[str, Text] = Field(min_length=1, description="What the figures' source keys stand for.")
     spec: Spec = Field(description="The vendor's figures: dense, one direction, each with its source.")
     calibration: CalibrationSection = Field(description="Efficiencies with method, date and residuals.")
@@ -227,6 +291,7 @@ def load_gpu_profile(path: str | Path) -> GPU:
 def gpu_from_document(document: GpuProfileDocument) -> GPU:
     """The profile in SI units."""
     spec = document.spec
+    figures = tuple(_figures(spec))
     return GPU(
         name=document.name,
         vendor=document.vendor,
@@ -245,7 +310,27 @@ def gpu_from_document(document: GpuProfileDocument) -> GPU:
         node_size=spec.node_size.value,
         calibration=_calibration(document.calibration),
         sources=tuple(document.sources.values()),
+        driver_memory=None if spec.driver_memory_mib is None else spec.driver_memory_mib.value * MIB,
+        unverified=tuple(name for name, figure in figures if figure.unverified),
+        notes=(
+            *_stated(document.note),
+            *(f"{name}: {figure.note}" for name, figure in figures if figure.note),
+        ),
     )
+
+
+def _stated(text: str) -> tuple[str, ...]:
+    return (text,) if text else ()
+
+
+def _figures(section: DocumentModel) -> Iterator[tuple[str, Sourced[Any]]]:
+    """Every figure below a section with its key there, e.g. ``peak_tflops.fp8``."""
+    for key in type(section).model_fields:
+        value = getattr(section, key)
+        if isinstance(value, Sourced):
+            yield key, value
+        elif isinstance(value, DocumentModel):
+            yield from ((f"{key}.{inner}", figure) for inner, figure in _figures(value))
 
 
 def _peak_flops(peaks: PeakTflops) -> dict[Dtype, float]:
@@ -280,6 +365,9 @@ def _calibration(section: CalibrationSection) -> Calibration:
         method=section.method,
         date=section.date,
         software=", ".join(f"{name} {version}" for name, version in section.software.items()),
+        moe={dtype: _moe(row) for dtype, row in section.moe.items()},
+        latent_decode={dtype: _latent_decode(row) for dtype, row in section.mla_decode.items()},
+        latent_prefill=None if section.mla_prefill is None else _latent_prefill(section.mla_prefill),
     )
 
 
@@ -301,6 +389,35 @@ def _decode_attention(row: DecodeAttentionRow) -> DecodeAttentionCoefficients:
     )
 
 
+def _moe(row: MoeRow) -> MoeCoefficients:
+    return MoeCoefficients(
+        compute_efficiency=row.compute_efficiency,
+        memory_efficiency=row.memory_efficiency,
+        overhead=row.overhead_us * MICRO,
+        norm_exponent=row.norm_exponent,
+        activation_efficiency=row.activation_efficiency,
+    )
+
+
+def _latent_decode(row: LatentDecodeRow) -> LatentDecodeCoefficients:
+    return LatentDecodeCoefficients(
+        memory_efficiency=row.memory_efficiency,
+        compute_efficiency=row.compute_efficiency,
+        overhead=row.overhead_us * MICRO,
+        norm_exponent=row.norm_exponent,
+        block_time=row.block_time_us * MICRO,
+    )
+
+
+def _latent_prefill(row: LatentPrefillRow) -> LatentPrefillCoefficients:
+    return LatentPrefillCoefficients(
+        compute_efficiency=row.compute_efficiency,
+        memory_efficiency=row.memory_efficiency,
+        overhead=row.overhead_us * MICRO,
+        softmax_time=row.softmax_time_ps * MICRO * MICRO,
+    )
+
+
 def _all_reduce(row: AllReduceRow) -> AllReduceCoefficients:
     return AllReduceCoefficients(
         overhead=row.overhead_us * MICRO,
@@ -318,12 +435,19 @@ def _pcie(row: PcieAllReduceRow) -> dict[int, PcieAllReduce]:
 
 
 def _log_sd(section: CalibrationSection) -> Mapping[str, float]:
-    spreads = {f"gemm.{dtype}": row.residual.log_sd for dtype, row in section.gemm.items()}
-    spreads |= {
-        f"decode_attention.{dtype}": row.residual.log_sd for dtype, row in section.decode_attention.items()
+    families: tuple[tuple[str, Mapping[Dtype, _WithResidual]], ...] = (
+        ("gemm", section.gemm),
+        ("decode_attention", section.decode_attention),
+        ("moe", section.moe),
+        ("latent_decode", section.mla_decode),
+    )
+    spreads = {
+        f"{name}.{dtype}": row.residual.log_sd for name, rows in families for dtype, row in rows.items()
     }
     spreads["prefill_attention"] = section.prefill_attention.residual.log_sd
-    for row in (section.all_reduce, section.pcie_all_reduce):
-        if row is not None:
-            spreads["all_reduce"] = row.residual.log_sd
+    if section.mla_prefill is not None:
+        spreads["latent_prefill"] = section.mla_prefill.residual.log_sd
+    links = [row for row in (section.all_reduce, section.pcie_all_reduce) if row is not None]
+    if links:
+        spreads["all_reduce"] = max(row.residual.log_sd for row in links)
     return spreads

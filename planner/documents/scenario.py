@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from planner import catalog, lengths
-from planner.documents.files import read_text
+from planner.documents.files import read_text, resolved_path
+from planner.documents.model_config import model_from_config
+from planner.documents.scenario_rules import price_reason
 from planner.documents.scenario_schema import (
     CHECKPOINT,
+    MAX_CV,
     MAX_PARALLEL,
+    TRACE,
     ArrivalSpread,
     FleetItemDocument,
     LengthDocument,
@@ -27,6 +31,7 @@ from planner.documents.scenario_schema import (
     WorkloadDocument,
 )
 from planner.documents.source import validate
+from planner.documents.trace_file import read_trace
 from planner.documents.tree import KeyPath, Tree
 from planner.documents.yaml_text import parse_tree
 from planner.engines.legality import legal_tp, tp_violation
@@ -53,6 +58,7 @@ from planner.specs import (
     Statistic,
     Workload,
 )
+from planner.traces import Trace
 from planner.units import BITS_PER_BYTE, GIGA, MILLI
 
 MAX_RENEWAL_CV = 2.0  # of a preset; beyond, the spread is between minutes, not between requests
@@ -67,7 +73,9 @@ class _Named:
 
     model: Model | None = None
     preset: catalog.TrafficPreset | None = None
+    trace: Trace | None = None
     gpus: dict[int, GPU] = field(default_factory=dict)
+    instances: dict[int, catalog.CloudInstance] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
 
@@ -77,23 +85,68 @@ def _look_up(tree: Tree) -> _Named:
     if name := _text(tree, "model"):
         with _reporting(named, tree, ("model",)):
             named.model = catalog.load_model(name, tree.folder)
+    elif isinstance(tree.get("model"), dict):
+        named.model = _inline_model(tree, named.problems)
     if name := _text(tree, "workload", "preset"):
         with _reporting(named, tree, ("workload", "preset")):
-            named.preset = catalog.load_traffic(name)
-    first: dict[str, KeyPath] = {}
-    for i in range(len(tree.entries("fleet"))):
-        path: KeyPath = ("fleet", i, "gpu")
-        if name := _text(tree, *path):
-            with _reporting(named, tree, path):
-                named.gpus[i] = catalog.load_gpu(name, tree.folder)
-                name = named.gpus[i].name  # the same GPU may go by several names
-            if name in first:
-                rule = f"is listed twice, first on line {tree.line(first[name])}"
-                named.problems.append(tree.problem(path, rule, "give each GPU type once"))
-            first.setdefault(name, path)
+            named.preset = catalog.load_traffic(name, tree.folder)
+    if name := _text(tree, "workload", "trace"):
+        with _reporting(named, tree, ("workload", "trace")):
+            named.trace = read_trace(resolved_path(name, tree.folder))
+            named.preset = catalog.traffic_of(named.trace)
+    _look_up_fleet(tree, named)
     if named.model is not None:
         named.problems += _check_tp(tree, named.model)
     return named
+
+
+def _look_up_fleet(tree: Tree, named: _Named) -> None:
+    """GPUs and instances of the fleet; each type of GPU is listed once."""
+    first: dict[str, KeyPath] = {}
+    for i in range(len(tree.entries("fleet"))):
+        path: KeyPath = ("fleet", i, "gpu")
+        name = _text(tree, *path)
+        if name:
+            with _reporting(named, tree, path):
+                named.gpus[i] = catalog.load_gpu(name, tree.folder)
+        if instance := _text(tree, "fleet", i, "instance"):
+            with _reporting(named, tree, ("fleet", i, "instance")):
+                named.instances[i] = catalog.load_instance(instance)
+                named.problems += _check_instance(tree, i, named.instances[i], named.gpus.get(i))
+                if not tree.has(*path):
+                    path = ("fleet", i, "instance")
+                    named.gpus[i] = catalog.load_gpu(named.instances[i].gpu)
+        name = named.gpus[i].name if i in named.gpus else name  # the same GPU may go by several names
+        if name and name in first:
+            rule = f"is listed twice, first on line {tree.line(first[name])}"
+            named.problems.append(tree.problem(path, rule, "give each GPU type once"))
+        first.setdefault(name, path)
+
+
+def _check_instance(tree: Tree, i: int, instance: catalog.CloudInstance, gpu: GPU | None) -> list[Problem]:
+    """An instance has the GPU that is named beside it, and a price where one is needed."""
+    problems = []
+    if gpu is not None and gpu.name in catalog.gpu_names() and gpu.name != instance.gpu:
+        rule = f"contradicts {instance.name}, which has {instance.gpu}"
+        problems.append(tree.problem(("fleet", i, "gpu"), rule, "leave it out"))
+    given = tree.has("fleet", i, "price_per_gpu_hour") or tree.get("fleet", i, "owned") is True
+    if instance.on_demand is None and not given and price_reason(tree):
+        rule = f"price of {instance.name} is not known: give price_per_gpu_hour"
+        problems.append(tree.problem(("fleet", i, "instance"), rule, show_value=False))
+    return problems
+
+
+def _inline_model(tree: Tree, problems: list[Problem]) -> Model | None:
+    """A model whose configuration the scenario holds itself; its ``name`` is free."""
+    config = tree.get("model")
+    name = _text(tree, "model", "name") or "model"
+    try:
+        return model_from_config(config, name, f"model of {tree.source}")
+    except SpecError as error:
+        for problem in error.problems:
+            path: KeyPath = ("model", *problem.key.split("."))
+            problems.append(replace(problem, key=f"model.{problem.key}", line=tree.line(path)))
+    return None
 
 
 def _text(tree: Tree, *path: str | int) -> str:
@@ -124,17 +177,36 @@ def _check_tp(tree: Tree, model: Model) -> list[Problem]:
     return problems
 
 
-def _check_context(tree: Tree, service: Service) -> list[Problem]:
+def _check_context(tree: Tree, service: Service, trace: Trace | None) -> list[Problem]:
     """The longest request must fit into the model's context."""
-    longest = [service.workload.lengths.isl.maximum, service.workload.lengths.osl.maximum]
+    lengths = service.workload.lengths
+    longest = [lengths.isl.maximum, lengths.osl.maximum]
     room = service.model.max_context
-    if sum(longest) <= room:
+    if lengths.longest <= room:
         return []
-    key = "preset" if tree.has("workload", "preset") else "input_tokens"
-    tokens = f"{longest[0]:,.0f} + {longest[1]:,.0f} tokens"
-    rule = f"longest prompt and output are {tokens}, the model takes {room:,}"
+    key = next((k for k in ("trace", "preset") if tree.has("workload", k)), "input_tokens")
+    if trace is not None and lengths.longest_request is not None:
+        beyond = trace.beyond(room)
+        i = int(beyond[0])
+        where = f"the first on line {trace.lines[i]}: {trace.isl[i]:,} + {trace.osl[i]:,}"
+        rule = (
+            f"{beyond.size:,} of {trace.requests:,} requests need more than the {room:,} tokens that the "
+            f"model takes, {where}"
+        )
+    else:
+        tokens = f"{longest[0]:,.0f} + {longest[1]:,.0f} tokens"
+        rule = f"longest prompt and output are {tokens}, the model takes {room:,}"
     hint = f"cut them: input_tokens: {{max: {max(room - longest[1], 1):.0f}}}"
     return [tree.problem(("workload", key), rule, hint)]
+
+
+def _check_variation(tree: Tree, service: Service) -> list[Problem]:
+    """A variation taken from a trace is within what may be given."""
+    cv = service.workload.arrival_scv**0.5
+    if cv <= MAX_CV:
+        return []
+    rule = f"have a coefficient of variation of {cv:,.3g}, at most {MAX_CV} is planned for"
+    return [tree.problem(("workload", "arrivals"), rule, "leave it out: minutes differ, not requests")]
 
 
 # --------------------------------------------------------------------------------------------
@@ -177,12 +249,14 @@ def scenario_from_text(
     if problems or document is None or named.model is None:
         raise SpecError.of_file(source_name, problems)
     service = _service(document, named.model, named.preset)
-    problems = _check_context(tree, service)
+    problems = _check_context(tree, service, named.trace) + _check_variation(tree, service)
     if problems:
         raise SpecError.of_file(source_name, problems)
     scenario = Scenario(
         services=(service,),
-        fleet=tuple(_fleet_item(item, named.gpus[i]) for i, item in enumerate(document.fleet)),
+        fleet=tuple(
+            _fleet_item(item, named.gpus[i], named.instances.get(i)) for i, item in enumerate(document.fleet)
+        ),
         objective=Objective(document.objective),
         options=_options(document.options),
         budget=document.budget_per_hour,
@@ -202,12 +276,10 @@ def _service(document: ScenarioDocument, model: Model, preset: catalog.TrafficPr
 
 
 def _precision(document: PrecisionDocument, model: Model) -> Precision:
-    weights = model.checkpoint_dtype if document.weights == CHECKPOINT else Dtype(document.weights)
-    if document.kv_cache != CHECKPOINT:
-        return Precision(weights=weights, kv_cache=Dtype(document.kv_cache))
-    # As vLLM's "auto": the model's 16-bit format, also for checkpoints with smaller weights.
-    sixteen = model.checkpoint_dtype if model.checkpoint_dtype.is_16_bit else Dtype.BF16
-    return Precision(weights=weights, kv_cache=sixteen)
+    weights, kv_cache = (
+        None if name == CHECKPOINT else Dtype(name) for name in (document.weights, document.kv_cache)
+    )
+    return Precision.of(model, weights, kv_cache)
 
 
 def _workload(document: WorkloadDocument, preset: catalog.TrafficPreset | None) -> Workload:
@@ -215,7 +287,8 @@ def _workload(document: WorkloadDocument, preset: catalog.TrafficPreset | None) 
     if rate is None:
         # Without a preset only objective throughput gets here, which looks for the rate itself.
         rate = preset.request_rate if preset else 1.0
-    scv, note = _burstiness(document.arrivals, preset)
+    scv, burstiness = _burstiness(document.arrivals, preset)
+    notes = [burstiness, _prefix_note(document, preset), preset.note if preset and document.trace else ""]
     return Workload(
         name=preset.name if preset else "workload",
         periods=(Period(name="constant", hours=1.0, request_rate=rate),),
@@ -223,7 +296,18 @@ def _workload(document: WorkloadDocument, preset: catalog.TrafficPreset | None) 
         arrival_scv=scv,
         prefix_hit_rate=document.prefix_cache_hit_rate,
         citation=preset.citation if preset else "",
-        note=note,
+        note="; ".join(note for note in notes if note),
+    )
+
+
+def _prefix_note(document: WorkloadDocument, preset: catalog.TrafficPreset | None) -> str:
+    """What the prompts of a trace share, beside the hit rate that is planned with."""
+    if preset is None or preset.ideal_prefix_hit_rate is None:
+        return ""
+    given = document.prefix_cache_hit_rate
+    return (
+        f"an infinite prefix cache would hit {preset.ideal_prefix_hit_rate:.0%} of the prompt tokens of "
+        f"{preset.name}; planned with prefix_cache_hit_rate {given:g}"
     )
 
 
@@ -237,6 +321,8 @@ def _burstiness(
     """
     if isinstance(arrivals, ArrivalSpread):
         return arrivals.cv**2, ""
+    if arrivals == TRACE and preset is not None:
+        return preset.arrival_scv, ""
     if arrivals is not None or preset is None:
         return 1.0, ""
     if preset.interarrival_cv <= MAX_RENEWAL_CV:
@@ -289,11 +375,21 @@ def _slo(document: SloDocument) -> Slo:
     return Slo(targets=tuple(targets))
 
 
-def _fleet_item(document: FleetItemDocument, gpu: GPU) -> FleetItem:
-    price = document.price_per_gpu_hour
+def _fleet_item(document: FleetItemDocument, gpu: GPU, instance: catalog.CloudInstance | None) -> FleetItem:
+    """GPUs as the item says, else as its instance does, else as their profile does."""
+    price, price_source = document.price_per_gpu_hour, ""
     if price is None and document.owned:
         price = 0.0
-    network = document.network_gbps_per_gpu
+    elif price is None and instance is not None and instance.price_per_gpu is not None:
+        price, price_source = instance.price_per_gpu, instance.price_source
+    given = document.network_gbps_per_gpu
+    network = None if given is None else given * GIGA / BITS_PER_BYTE
+    rdma, node_size = document.rdma, document.node_size
+    if instance is not None:
+        network = instance.network_per_gpu if network is None else network
+        node_size = node_size or instance.gpus
+        if "rdma" not in document.model_fields_set and instance.rdma is not None:
+            rdma = instance.rdma
     caps = {
         Phase.PREFILL: document.max_prefill_gpus,
         Phase.DECODE: document.max_decode_gpus,
@@ -303,11 +399,12 @@ def _fleet_item(document: FleetItemDocument, gpu: GPU) -> FleetItem:
         gpu=gpu,
         price=price,
         max_gpus=document.max_gpus,
-        node_size=document.node_size or gpu.node_size,
-        network_bandwidth=gpu.network_bandwidth if network is None else network * GIGA / BITS_PER_BYTE,
+        node_size=node_size or gpu.node_size,
+        network_bandwidth=gpu.network_bandwidth if network is None else network,
         network_given=network is not None,
-        rdma=document.rdma,
+        rdma=rdma,
         owned=document.owned,
+        price_source=price_source,
         max_gpus_by_phase={phase: cap for phase, cap in caps.items() if cap is not None},
     )
 

@@ -11,22 +11,32 @@ from planner.specs import Objective
 
 
 def check_workload(tree: Tree) -> list[Problem]:
-    """Rate and lengths are given, or a preset that has them; a length is one kind of distribution."""
+    """Rate and lengths are given, or a source that has them; a length is one kind of distribution."""
     if not isinstance(tree.get("workload"), dict):
         return []  # reported by the schema
     problems = []
     sides = ("input_tokens", "output_tokens")
-    needed = () if tree.has("workload", "preset") else sides
-    if not tree.has("workload", "preset") and tree.get("objective") != Objective.THROUGHPUT:
+    needed = () if _has_source(tree) else sides
+    if not _has_source(tree) and tree.get("objective") != Objective.THROUGHPUT:
         needed = ("request_rate", *needed)
     for key in needed:
-        if not any(tree.has("workload", k) for k in (key, "users", "trace")):
-            hint = "" if key == "request_rate" else "or name a preset"
+        if not any(tree.has("workload", k) for k in (key, "users")):
+            hint = "" if key == "request_rate" else "or name a preset or a trace"
             problems.append(tree.problem(("workload", key), "is required", hint))
+    if tree.has("workload", "preset") and tree.has("workload", "trace"):
+        problems.append(tree.problem(("workload", "trace"), "is given beside a preset", "give one of them"))
+    if tree.get("workload", "arrivals") == "trace" and not _has_source(tree):
+        rule = "there is no trace to take them from"
+        problems.append(tree.problem(("workload", "arrivals"), rule, "give trace: or preset:"))
     for side in sides:
         if isinstance(tree.get("workload", side), dict):
             problems += _check_length(tree, ("workload", side))
     return problems
+
+
+def _has_source(tree: Tree) -> bool:
+    """Whether rate, lengths and burstiness come from recorded traffic."""
+    return tree.has("workload", "preset") or tree.has("workload", "trace")
 
 
 def _check_length(tree: Tree, path: KeyPath) -> list[Problem]:
@@ -34,8 +44,8 @@ def _check_length(tree: Tree, path: KeyPath) -> list[Problem]:
     families = [{"mean", "cv"}, {"p50", "p90", "p99"}, {"histogram"}]
     used = [family for family in families if family & given]
     forms = "use {mean, cv}, {p50, p90, p99} or {histogram: [[tokens, weight], ...]}"
-    if not used and given == {"max"} and tree.has("workload", "preset"):
-        return []  # cuts the preset's own lengths
+    if not used and given == {"max"} and _has_source(tree):
+        return []  # cuts the recorded lengths
     if len(used) != 1:
         rule = "mixes several kinds of distribution" if used else "says nothing of the distribution"
         return [tree.problem(path, rule, forms, show_value=False)]
@@ -79,15 +89,21 @@ def check_slo(tree: Tree) -> list[Problem]:
 
 
 def check_fleet(tree: Tree) -> list[Problem]:
-    """There are GPUs to choose from, with prices where cost counts."""
+    """There are GPUs to choose from, by name or by instance, with prices where cost counts."""
     if tree.get("fleet") == []:
         return [tree.problem(("fleet",), "the fleet is empty", "list at least one GPU type")]
     return [
         problem
         for i, item in enumerate(tree.entries("fleet"))
         if isinstance(item, dict)
-        for problem in _check_price(tree, i)
+        for problem in (*_check_gpu(tree, i), *_check_price(tree, i))
     ]
+
+
+def _check_gpu(tree: Tree, i: int) -> list[Problem]:
+    if tree.has("fleet", i, "gpu") or tree.has("fleet", i, "instance"):
+        return []
+    return [tree.problem(("fleet", i, "gpu"), "is required", "or name an instance")]
 
 
 def _check_price(tree: Tree, i: int) -> list[Problem]:
@@ -97,11 +113,15 @@ def _check_price(tree: Tree, i: int) -> list[Problem]:
     if tree.has(*path):
         free = _is_number(tree.get(*path)) and tree.get(*path) == 0
         return [tree.problem(path, "must be > 0", "or say owned: true")] if free else []
+    reason = "" if tree.has("fleet", i, "instance") else price_reason(tree)
+    return [tree.problem(path, f"missing price: {reason}", "give it, or owned: true")] if reason else []
+
+
+def price_reason(tree: Tree) -> str:
+    """Why GPUs need a price; empty where they need none."""
     if tree.get("objective") in (None, Objective.COST):
-        return [tree.problem(path, "missing price: objective is cost", "give it, or owned: true")]
-    if tree.has("budget_per_hour"):
-        return [tree.problem(path, "missing price: there is a budget", "give it, or owned: true")]
-    return []
+        return "objective is cost"
+    return "there is a budget" if tree.has("budget_per_hour") else ""
 
 
 def _is_number(value: Any) -> bool:

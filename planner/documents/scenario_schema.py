@@ -16,7 +16,9 @@ MAX_TOKENS = 10_000_000
 MAX_GPUS = 10_000_000
 MAX_HISTOGRAM = 30_000
 MAX_PARALLEL = 1024
+MAX_CV = 100
 CHECKPOINT = "checkpoint"
+TRACE = "trace"
 _RATE_OF_USERS = "give request_rate = users / (seconds per request + think time)"
 _DTYPE_ALIASES = {
     "float32": "fp32",
@@ -86,14 +88,13 @@ class PrecisionDocument(DocumentModel):
 class ArrivalSpread(DocumentModel):
     """Arrivals that are burstier, or more even, than Poisson."""
 
-    cv: Annotated[float, Field(ge=0, le=100)] = Field(
+    cv: Annotated[float, Field(ge=0, le=MAX_CV)] = Field(
         description="Coefficient of variation of the times between arrivals; 1 is Poisson. [1]"
     )
 
 
 Arrivals = Annotated[
-    Annotated[str, Choice(("poisson",), reserved=("trace",)), Tag("(short)")]
-    | Annotated[ArrivalSpread, Tag("(mapping)")],
+    Annotated[str, Choice(("poisson", TRACE)), Tag("(short)")] | Annotated[ArrivalSpread, Tag("(mapping)")],
     Discriminator(_kind),
 ]
 
@@ -147,12 +148,29 @@ class WorkloadDocument(DocumentModel):
         | None
     ) = Field(
         default=None,
-        description="Arrivals; may be left out with a preset (its own rate) or objective throughput. [req/s]",
+        description=(
+            "Arrivals; may be left out with a trace or a preset (its own rate), or where the objective is "
+            "throughput. [req/s]"
+        ),
     )
     arrivals: Arrivals | None = Field(
-        default=None, description="poisson or {cv: ...}; default: the preset's burstiness, else poisson."
+        default=None,
+        description=(
+            "poisson, {cv: ...}, or trace: the variation of the trace or preset. Default: that too, unless "
+            "it is so large that it comes from busy and idle minutes, which are planned as poisson and said."
+        ),
     )
-    preset: Text | None = Field(default=None, description="Named real traffic with lengths and burstiness.")
+    preset: Text | None = Field(
+        default=None,
+        description="Real traffic with lengths and burstiness: a name, or a file of `planner workload -o`.",
+    )
+    trace: Text | None = Field(
+        default=None,
+        description=(
+            "Request trace to take rate, lengths and burstiness from: CSV or JSON lines, as `planner "
+            "workload` reads them; a path relative to this file."
+        ),
+    )
     input_tokens: Length | None = Field(
         default=None, description="Prompt length: a number or a distribution; wins over the preset's. [tok]"
     )
@@ -162,7 +180,6 @@ class WorkloadDocument(DocumentModel):
     prefix_cache_hit_rate: Annotated[float, Field(ge=0, lt=1)] = Field(
         default=0.0, description="Share of input tokens found cached on the prefill side. [1]"
     )
-    trace: Annotated[Any, Reserved("traces are not supported by this version")] = None
     users: Annotated[
         Any,
         Reserved(f"users are not supported by this version; {_RATE_OF_USERS}"),
@@ -205,22 +222,38 @@ class FleetItemDocument(DocumentModel):
         "name": "gpu",
         "type": "gpu",
         "gpus_per_node": "node_size",
+        "instance_type": "instance",
     }
 
-    gpu: Text = Field(description="Name of a GPU profile, or path to one relative to this file.")
+    gpu: Text | None = Field(
+        default=None,
+        description="Name of a GPU profile, or path to one relative to this file; default: the instance's.",
+    )
+    instance: Text | None = Field(
+        default=None,
+        description="A cloud's server, e.g. aws/p5.48xlarge (see `planner gpus prices`): gives GPU, price on "
+        "demand, node size and network, each of which a key of this item replaces.",
+    )
     price_per_gpu_hour: Annotated[float, Field(ge=0)] | None = Field(
-        default=None, description="Price of one GPU; needed where cost or a budget counts. [USD/h]"
+        default=None,
+        description="Price of one GPU, needed where cost or a budget counts; default: the instance's. "
+        "[USD/h]",
     )
     max_gpus: GpuCount | None = Field(
         default=None, description="GPUs that can be had; 0: none; left out: unlimited."
     )
     node_size: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
-        default=None, description="GPUs of a node; default: the profile's."
+        default=None, description="GPUs of a node; default: the instance's, else the profile's."
     )
     network_gbps_per_gpu: Positive | None = Field(
-        default=None, description="NIC share of one GPU, one direction; default: the profile's. [Gbit/s]"
+        default=None,
+        description="NIC share of one GPU, one direction; default: the instance's, else the profile's. "
+        "[Gbit/s]",
     )
-    rdma: bool = Field(default=True, description="false where the network is plain TCP.")
+    rdma: bool = Field(
+        default=True,
+        description="false where the network is plain TCP; default: as the instance's, else true.",
+    )
     owned: bool = Field(default=False, description="Already paid for: the price may be 0 or left out.")
     max_prefill_gpus: GpuCount | None = Field(default=None, description="Cap of the prefill pool.")
     max_decode_gpus: GpuCount | None = Field(default=None, description="Cap of the decode pool.")
@@ -257,6 +290,11 @@ class OptionsDocument(DocumentModel):
     )
 
 
+ModelSource = Annotated[
+    Annotated[Text, Tag("(short)")] | Annotated[dict[str, Any], Tag("(mapping)")], Discriminator(_kind)
+]
+
+
 class ScenarioDocument(DocumentModel):
     """A question to the planner: model, traffic, SLOs, and the GPUs to choose from."""
 
@@ -274,8 +312,9 @@ class ScenarioDocument(DocumentModel):
         "constraints": "options",
     }
 
-    model: Text = Field(
-        description="Catalogue name, or path to a Hugging Face config.json or model directory."
+    model: ModelSource = Field(
+        description="Catalogue name, path to a Hugging Face config.json or model directory, or the keys of a "
+        "config.json themselves."
     )
     precision: PrecisionDocument = Field(default=PrecisionDocument(), description="Number formats.")
     engine: Annotated[str, Choice(("vllm",), reserved=("sglang", "trtllm"))] = Field(

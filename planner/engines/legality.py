@@ -1,4 +1,4 @@
-"""What an engine refuses to run: tensor and pipeline sizes of a model, pairs of prefill and decode replicas.
+"""What an engine refuses to run: ways to spread a model over GPUs, pairs of prefill and decode replicas.
 
 Pure functions of shapes. Each refusal says which rule was broken, why, and who says so, so that a plan
 can repeat it. The pair rules are those of vLLM's NIXL connector.
@@ -9,13 +9,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from planner.specs import Dtype, Layer, Model, Parallelism
+from planner.specs import (
+    Attention,
+    Dtype,
+    FeedForward,
+    LatentAttention,
+    Layer,
+    Mixer,
+    MixtureOfExperts,
+    Model,
+    Parallelism,
+    Precision,
+    StateMixer,
+)
+from planner.transformer import stage_layers
 
 VOCABULARY_PADDING = 64
 """Engines pad the vocabulary to a multiple of this, then cut it into equal shards. [rows]"""
 
-WEIGHT_BLOCK = 128
-"""Edge of a block that shares one scale in block-quantised FP8 weights."""
+WEIGHT_BLOCKS = {Dtype.FP8_BLOCK: 128, Dtype.INT4: 128}
+"""Neighbouring weights that share one scale and cannot be parted, by format."""
+
+EXPERT_BLOCKS = {Dtype.FP8_BLOCK: 128}
+"""The same for routed experts; kernels of other formats pad what is cut within a group."""
 
 MAX_TP = 8
 """Default upper end of the sizes looked at: the GPUs of the usual node."""
@@ -34,62 +50,149 @@ class Violation:
 
 
 # --------------------------------------------------------------------------------------------
-# Tensor and pipeline parallelism
+# Tensor parallelism
+
+Weights = Dtype | Precision | None
+"""Formats of the weights: one, or one per kind of module; None: not looked at."""
 
 
-def tp_violation(model: Model, tp: int, weights: Dtype | None = None) -> Violation | None:
-    """Why `model` cannot be cut into `tp` tensor-parallel ranks; None where it can.
+def tp_violation(
+    model: Model, tp: int, weights: Weights = None, *, expert_parallel: bool = False
+) -> Violation | None:
+    """The first reason why `model` cannot be cut into `tp` tensor-parallel ranks; None where it can.
 
     Parameters
     ----------
-    weights : Dtype, optional
-        Format of the weights; block-quantised ones cannot be cut within a block. Not looked at when None.
+    weights : Dtype or Precision, optional
+        Block-quantised weights cannot be cut within a block.
+    expert_parallel : bool
+        Routed experts are spread whole instead of being cut.
     """
+    return next(tp_violations(model, tp, weights, expert_parallel=expert_parallel), None)
+
+
+def tp_violations(
+    model: Model, tp: int, weights: Weights = None, *, expert_parallel: bool = False
+) -> Iterator[Violation]:
+    """Every rule that `tp` tensor-parallel ranks break, each once. See :func:`tp_violation`."""
     if tp == 1:
-        return None
-    found = (_layer_violation(run.layer, tp, weights) for run in model.layers)
-    return next((v for v in found if v is not None), None) or _vocabulary_violation(model, tp)
+        return
+    seen: set[str] = set()
+    for run in model.layers:
+        for violation in _layer_violations(run.layer, tp, weights, expert_parallel):
+            if violation.rule not in seen:
+                seen.add(violation.rule)
+                yield violation
+    yield from _vocabulary_violations(model, tp)
 
 
-def _layer_violation(layer: Layer, tp: int, weights: Dtype | None) -> Violation | None:
-    heads, kv_heads = layer.attention.heads, layer.attention.kv_heads
-    intermediate = layer.feed_forward.intermediate
-    if heads % tp:
-        return Violation(
+def _layer_violations(layer: Layer, tp: int, weights: Weights, expert_parallel: bool) -> Iterator[Violation]:
+    mixer, block = layer.attention, layer.feed_forward
+    if mixer is not None:
+        yield from _mixer_violations(mixer, tp)
+    if isinstance(block, FeedForward):
+        dtype = weights.weights if isinstance(weights, Precision) else weights
+        yield from _cut_violations("feed-forward size", block.intermediate, tp, dtype, WEIGHT_BLOCKS)
+    elif block is not None:
+        yield from _expert_violations(block, tp, weights, expert_parallel)
+
+
+def _mixer_violations(mixer: Mixer, tp: int) -> Iterator[Violation]:
+    if isinstance(mixer, StateMixer):
+        for what, count in (("heads", mixer.heads), ("groups", mixer.groups)):
+            if count % tp and count > 1:
+                yield Violation(
+                    rule=f"tp.state_{what}",
+                    reason=f"TP {tp} does not divide the {count} {what} of the {mixer.kind} layers",
+                    source="vLLM, model code: states are cut by heads and groups",
+                )
+        return
+    if mixer.heads % tp:
+        yield Violation(
             rule="tp.heads",
-            reason=f"TP {tp} does not divide the {heads} attention heads",
+            reason=f"TP {tp} does not divide the {mixer.heads} attention heads",
             source="vLLM, ModelConfig.verify_with_parallel_config",
         )
-    if kv_heads % tp and tp % kv_heads:
-        return Violation(
+    if isinstance(mixer, Attention) and mixer.owns_kv and mixer.kv_heads % tp and tp % mixer.kv_heads:
+        yield Violation(
             rule="tp.kv_heads",
-            reason=f"TP {tp} and the {kv_heads} KV heads do not divide one another",
+            reason=f"TP {tp} and the {mixer.kv_heads} KV heads do not divide one another",
             source="vLLM, model code: KV heads are cut evenly or replicated evenly",
         )
-    if intermediate % tp:
-        return Violation(
+
+
+def _expert_violations(
+    block: MixtureOfExperts, tp: int, weights: Weights, expert_parallel: bool
+) -> Iterator[Violation]:
+    dense, routed = (
+        (weights.weights, weights.of_experts) if isinstance(weights, Precision) else (weights, weights)
+    )
+    if block.shared_intermediate:
+        width = block.shared_intermediate
+        yield from _cut_violations("shared experts' size", width, tp, dense, WEIGHT_BLOCKS)
+    if not expert_parallel:
+        yield from _cut_violations("experts' size", block.intermediate, tp, routed, EXPERT_BLOCKS)
+
+
+def _cut_violations(
+    what: str, width: int, tp: int, dtype: Dtype | None, blocks: dict[Dtype, int]
+) -> Iterator[Violation]:
+    edge = 1 if dtype is None else blocks.get(dtype, 1)
+    if width % tp:
+        yield Violation(
             rule="tp.feed_forward",
-            reason=f"TP {tp} does not divide the feed-forward size {intermediate}",
+            reason=f"TP {tp} does not divide the {what} {width}",
             source="vLLM, parallel linear layers",
         )
-    if weights is Dtype.FP8_BLOCK and (intermediate // tp) % WEIGHT_BLOCK:
-        return Violation(
+    elif (width // tp) % edge:
+        yield Violation(
             rule="tp.weight_block",
-            reason=f"TP {tp} cuts the feed-forward size {intermediate} within a block of {WEIGHT_BLOCK}",
-            source="vLLM, block-quantised FP8 linear layers",
+            reason=f"TP {tp} cuts the {what} {width} into {width // tp}, within a block of {edge}",
+            source=f"vLLM, {dtype} linear layers",
         )
-    return None
 
 
-def _vocabulary_violation(model: Model, tp: int) -> Violation | None:
+def _vocabulary_violations(model: Model, tp: int) -> Iterator[Violation]:
     padded = -(-model.vocab // VOCABULARY_PADDING) * VOCABULARY_PADDING
     if padded % tp:
-        return Violation(
+        yield Violation(
             rule="tp.vocabulary",
             reason=f"TP {tp} does not divide the padded vocabulary {padded}",
             source="vLLM, VocabParallelEmbedding",
         )
-    return None
+
+
+def legal_tp(
+    model: Model, up_to: int = MAX_TP, weights: Weights = None, *, expert_parallel: bool = False
+) -> tuple[int, ...]:
+    """Every legal tensor-parallel size from 1 to `up_to`."""
+    sizes = range(1, up_to + 1)
+    return tuple(n for n in sizes if tp_violation(model, n, weights, expert_parallel=expert_parallel) is None)
+
+
+def nearest_legal_tp(model: Model, tp: int, weights: Weights = None) -> int:
+    """The largest legal tensor-parallel size that needs no more than `tp` GPUs."""
+    return max(legal_tp(model, max(tp, 1), weights))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Use:
+    """Replicas of `tp` GPUs each that a number of GPUs holds, and the GPUs left over."""
+
+    tp: int
+    replicas: int
+    spare: int
+
+
+def uses(model: Model, gpus: int, weights: Weights = None) -> tuple[Use, ...]:
+    """What `gpus` GPUs can be used for, largest replicas first: every legal size."""
+    return tuple(
+        Use(tp=tp, replicas=gpus // tp, spare=gpus % tp) for tp in reversed(legal_tp(model, gpus, weights))
+    )
+
+
+# --------------------------------------------------------------------------------------------
+# Pipeline, expert and attention-data parallelism
 
 
 def pp_violation(model: Model, pp: int) -> Violation | None:
@@ -103,14 +206,64 @@ def pp_violation(model: Model, pp: int) -> Violation | None:
     return None
 
 
-def legal_tp(model: Model, up_to: int = MAX_TP, weights: Dtype | None = None) -> tuple[int, ...]:
-    """Every legal tensor-parallel size from 1 to `up_to`."""
-    return tuple(tp for tp in range(1, up_to + 1) if tp_violation(model, tp, weights) is None)
+def uneven_stages(model: Model, pp: int) -> str:
+    """How layers are split where the stages cannot be equal, in one sentence; empty where they can."""
+    sizes = stage_layers(model.num_layers, pp)
+    if len(set(sizes)) == 1:
+        return ""
+    return f"{model.num_layers} layers over {pp} pipeline stages: {' + '.join(map(str, sizes))}"
 
 
-def nearest_legal_tp(model: Model, tp: int, weights: Dtype | None = None) -> int:
-    """The largest legal tensor-parallel size that needs no more than `tp` GPUs."""
-    return max(legal_tp(model, max(tp, 1), weights))
+def expert_violations(
+    model: Model, parallelism: Parallelism, redundant_experts: int = 0
+) -> Iterator[Violation]:
+    """Every rule of expert and attention-data parallelism that `parallelism` breaks.
+
+    `redundant_experts` are copies of experts that fill up the slots of the ranks.
+    """
+    counts = {
+        run.layer.feed_forward.experts
+        for run in model.layers
+        if isinstance(run.layer.feed_forward, MixtureOfExperts)
+    }
+    ep, dp, ranks = parallelism.ep, parallelism.dp, parallelism.tp * parallelism.dp
+    if not counts:
+        for name, size in (("ep", ep), ("dp", dp)):
+            if size > 1:
+                yield Violation(
+                    rule=f"{name}.dense",
+                    reason=f"{name.upper()} {size} needs routed experts, and the model has none",
+                    source="a dense model scales by replicas",
+                )
+        return
+    for experts in sorted(counts):
+        slots = experts + redundant_experts
+        if slots % ep:
+            extra = -experts % ep
+            copies = f" with {redundant_experts} redundant copies" if redundant_experts else ""
+            yield Violation(
+                rule="ep.experts",
+                reason=f"EP {ep} does not divide the {experts} experts{copies}; {extra} redundant would do",
+                source="vLLM, expert placement",
+            )
+    if ranks % ep:
+        yield Violation(
+            rule="ep.ranks",
+            reason=f"EP {ep} does not divide the {ranks} ranks of TP and DP",
+            source="experts spread over the ranks of tensor and data parallelism",
+        )
+
+
+def parallelism_violations(
+    model: Model, parallelism: Parallelism, weights: Weights = None, redundant_experts: int = 0
+) -> tuple[Violation, ...]:
+    """Every rule that `parallelism` breaks for one replica of `model`."""
+    pipeline = pp_violation(model, parallelism.pp)
+    return (
+        *tp_violations(model, parallelism.tp, weights, expert_parallel=parallelism.ep > 1),
+        *expert_violations(model, parallelism, redundant_experts),
+        *((pipeline,) if pipeline else ()),
+    )
 
 
 # --------------------------------------------------------------------------------------------
@@ -202,9 +355,9 @@ def _tp_divides(prefill: EndPoint, decode: EndPoint, model: Model) -> Violation 
 
 def _tp_fans_out(prefill: EndPoint, decode: EndPoint, model: Model) -> Violation | None:
     # vLLM itself asserts only where prefill replicates KV heads; llm-d documents the stricter rule, and
-    # builds have crashed between the two. Latent attention, which has no heads to cut, will be exempt.
+    # builds have crashed between the two. Latent attention has no heads to cut.
     p, d = prefill.parallelism.tp, decode.parallelism.tp
-    if p <= d:
+    if p <= d or _has(model, LatentAttention):
         return None
     return Violation(
         rule="nixl.tp_fan_out",
@@ -213,10 +366,26 @@ def _tp_fans_out(prefill: EndPoint, decode: EndPoint, model: Model) -> Violation
     )
 
 
+def _hybrid_blocks(prefill: EndPoint, decode: EndPoint, model: Model) -> Violation | None:
+    if prefill.block_size == decode.block_size or not _has(model, StateMixer):
+        return None
+    return Violation(
+        rule="nixl.hybrid_block_size",
+        reason=f"layers with a state need equal blocks, prefill has {prefill.block_size} tokens and decode "
+        f"{decode.block_size}",
+        source="llm-d documentation; vLLM, hybrid KV cache manager",
+    )
+
+
+def _has(model: Model, kind: type[Mixer]) -> bool:
+    return any(isinstance(run.layer.attention, kind) for run in model.layers)
+
+
 NIXL_RULES: tuple[PairRule, ...] = (
     _same_vendor,
     _same_kv_dtype,
     _block_sizes,
+    _hybrid_blocks,
     _decode_pipeline,
     _tp_divides,
     _tp_fans_out,

@@ -21,7 +21,7 @@ from planner.plan import (
     ServicePrediction,
 )
 from planner.specs import Metric, Objective, Phase, SloTarget
-from planner.units import GIB, GIGA, HOURS_PER_MONTH, KILO, MILLI, PERCENT
+from planner.units import GIB, GIGA, HOURS_PER_MONTH, KILO, MEGA, MILLI, PERCENT
 
 NARROWEST = 60
 _UNBOUNDED = 10_000  # columns: wider than any table
@@ -304,33 +304,131 @@ def _operators_table(title: str, operators: Sequence[OperatorTime]) -> Table:
 
 
 def print_models(facts: Sequence[dict[str, Any]], width: int) -> None:
-    numbers = ("parameters", "KV B/token", "context")
-    table = _table("model", *numbers, "TP", right=numbers)
+    """One row per model; columns that do not fit are left out."""
+    _print_fitting(
+        _console(width), lambda without: _models_table(facts, without), ("format", "MB/seq", "active")
+    )
+
+
+def _models_table(facts: Sequence[dict[str, Any]], without: frozenset[str]) -> Table:
+    names = ("parameters", "active", "format", "KV B/token", "MB/seq", "context")
+    columns = [n for n in names if n not in without]
+    table = _table("model", *columns, "TP", right=[n for n in columns if n != "format"])
     for f in facts:
+        sparse = f["active_parameters"] < f["parameters"]
+        kept = f["kv_bytes_per_sequence"]
+        cells = {
+            "parameters": f"{f['parameters'] / GIGA:.4g} B",
+            "active": f"{f['active_parameters'] / GIGA:.3g} B" if sparse else "",
+            "format": f["expert_dtype"] or f["weight_dtype"],
+            "KV B/token": f"{f['kv_bytes_per_token']:,}",
+            "MB/seq": f"{kept / MEGA:.3g}" if kept else "",
+            "context": f"{f['max_context']:,}",
+        }
         tp = ", ".join(str(n) for n in f["legal_tp"])
-        table.add_row(
-            f["name"],
-            f"{f['parameters'] / GIGA:.2f} B",
-            f"{f['kv_bytes_per_token']:,}",
-            f"{f['max_context']:,}",
-            tp,
-        )
-    _console(width).print(table)
+        table.add_row(f["name"], *(cells[n] for n in columns), tp)
+    return table
 
 
 def print_gpus(facts: Sequence[dict[str, Any]], width: int) -> None:
-    numbers = ("bf16 TFLOP/s", "fp8", "HBM GB/s", "GiB", "W")
-    table = _table("GPU", *numbers, "link", "calibration", right=numbers)
+    """One line per GPU, under its vendor and architecture."""
+    ordered = sorted(facts, key=lambda f: (f["vendor"], f["architecture"], f["name"]))
+    console = _console(width)
+    _print_fitting(console, lambda without: _gpus_table(ordered, without), ("W", "fp4", "fp8", "link [GB/s]"))
+    console.print("\n16 bit, fp8, fp4: dense TFLOP/s")
+    if any("bf16" not in f["peak_tflops"] for f in facts):
+        console.print("* no bf16: models run in fp16")
+
+
+def _gpus_table(facts: Sequence[dict[str, Any]], without: frozenset[str]) -> Table:
+    numbers = ("16 bit", "fp8", "fp4", "GB/s", "GiB", "W")
+    kept = [c for c in (*numbers, "link [GB/s]", "calibration") if c not in without]
+    table = _table("GPU", *kept, right=numbers)
+    group = ""
     for f in facts:
-        peak = f["peak_tflops"]
-        table.add_row(
-            f["name"],
-            f"{peak.get('bf16', peak.get('fp16', 0)):,.0f}",
-            f"{peak['fp8']:,.0f}" if "fp8" in peak else "-",
-            f"{f['hbm_gb_per_s']:,.0f}",
-            f"{f['memory_gib']:.1f}",
-            f"{f['power_w']:g}",
-            f["scale_up"],
-            f["calibration"],
+        peak, before = f["peak_tflops"], group
+        group = f"{f['vendor']} {f['architecture']}"
+        if group != before:
+            table.add_row(Text(group, style="bold"))
+        cells = {
+            "16 bit": f"{peak.get('bf16', peak.get('fp16', 0)):,.0f}" + ("" if "bf16" in peak else "*"),
+            "fp8": f"{peak['fp8']:,.0f}" if "fp8" in peak else "-",
+            "fp4": f"{peak['nvfp4']:,.0f}" if "nvfp4" in peak else "-",
+            "GB/s": f"{f['hbm_gb_per_s']:,.0f}",
+            "GiB": f"{f['memory_gib']:.1f}",
+            "W": f"{f['power_w']:g}",
+            "link [GB/s]": _rounded_link(f["scale_up"]),
+            "calibration": f["calibration"],
+        }
+        table.add_row(f["name"], *(cells[c] for c in kept))
+    return table
+
+
+def _rounded_link(text: str) -> str:
+    """``nvlink-bridge 56 x 2`` of ``nvlink-bridge 56.25 GB/s x 2``."""
+    kind, rate, _, _, domain = text.rsplit(" ", 4)
+    return f"{kind} {float(rate):.0f} x {domain}"
+
+
+def print_instances(facts: Sequence[dict[str, Any]], width: int) -> None:
+    """Rented servers, prices per GPU."""
+    optional = ("vCPU", "network", "region", "spot", "Gbit/s", "date")
+    _print_fitting(_console(width), lambda without: _instances_table(facts, without), optional)
+
+
+def _instances_table(facts: Sequence[dict[str, Any]], without: frozenset[str]) -> Table:
+    columns = ("instance", "GPU", "GPUs", "$/GPU/h", "spot", "Gbit/s", "network", "vCPU", "region")
+    kept = [c for c in (*columns, "date", "status") if c not in without]
+    table = _table(*kept, right=("GPUs", "$/GPU/h", "spot", "Gbit/s", "vCPU"))
+    for f in facts:
+        cells = {
+            "instance": f["instance"],
+            "GPU": f["gpu"],
+            "GPUs": str(f["gpus"]),
+            "$/GPU/h": _known(f["usd_per_gpu_hour"], ".3f"),
+            "spot": _known(f["spot_usd_per_gpu_hour"], ".3f"),
+            "Gbit/s": _known(f["network_gbps"], ",.0f"),
+            "network": f["network_kind"],
+            "vCPU": _known(f["vcpus"], "d"),
+            "region": f["region"],
+            "date": f["date"] or "-",
+            "status": f["status"],
+        }
+        table.add_row(*(cells[c] for c in kept))
+    return table
+
+
+def _known(value: float | None, form: str) -> str:
+    return "-" if value is None else f"{value:{form}}"
+
+
+def print_memory(document: dict[str, Any], width: int) -> None:
+    """The memory of a replica's GPUs, stage by stage and line by line."""
+    console = _console(width)
+    sizes = document["parallelism"]
+    layout = " ".join(f"{name.upper()}{n}" for name, n in sizes.items() if n > 1 or name == "tp")
+    formats = document["precision"]
+    console.print(Text(f"{document['model']} on {document['gpu']} {layout}", style="bold"))
+    console.print(
+        Text(
+            f"weights {formats['weights']}, attention {formats['attention']}, experts {formats['experts']}, "
+            f"KV cache {formats['kv_cache']}; {document['driver_memory_gib']:.2f} GiB per GPU, "
+            f"{document['memory_utilization']:.0%} of it for the engine\n"
         )
-    _console(width).print(table)
+    )
+    stages = document["stages"]
+    names = [f"stage {i + 1}" if len(stages) > 1 else "GiB per GPU" for i in range(len(stages))]
+    table = _table("", *names, right=names)
+    table.add_row("layers", *(str(stage["layers"]) for stage in stages))
+    for key in ("usable", "weights", "activations", "reserved", "kv_cache"):
+        label = {"kv_cache": "left for KV cache"}.get(key, key)
+        table.add_row(label, *(f"{stage[f'{key}_gib']:.2f}" for stage in stages))
+    console.print(table)
+    if not document["fits"]:
+        console.print(Text("does not fit", style="red"))
+        return
+    per_sequence = document["kv_bytes_per_sequence"]
+    more = f" and {per_sequence:,.0f} B per sequence" if per_sequence else ""
+    per_token = f"{document['kv_bytes_per_token']:,.0f} B per token"
+    console.print(f"\nKV cache: {per_token}{more}; {document['kv_tokens']:,} tokens")
+    console.print(f"{document['sequences']:,} sequences of {document['context']:,} tokens")

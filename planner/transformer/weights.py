@@ -221,10 +221,12 @@ def _layers_between(model: Model, start: int, stop: int) -> Iterator[tuple[int, 
         at += run.count
 
 
-def stages(model: Model, pp: int) -> Iterator[list[tuple[int, Layer]]]:
-    """Layers of each pipeline stage, in order."""
+def stages(
+    model: Model, pp: int, split: tuple[int, ...] | None = None
+) -> Iterator[list[tuple[int, Layer]]]:
+    """Layers of each pipeline stage, in order; `split` names their numbers where the engine is told them."""
     start = 0
-    for size in stage_layers(model.num_layers, pp):
+    for size in split or stage_layers(model.num_layers, pp):
         yield list(_layers_between(model, start, start + size))
         start += size
 
@@ -236,7 +238,13 @@ def padded_vocabulary(model: Model, tp: int) -> int:
 
 
 def stage_weight_bytes(
-    model: Model, precision: Precision, tp: int, pp: int, ep: int = 1, dp: int = 1
+    model: Model,
+    precision: Precision,
+    tp: int,
+    pp: int,
+    ep: int = 1,
+    dp: int = 1,
+    split: tuple[int, ...] | None = None,
 ) -> tuple[float, ...]:
     """Weights on one GPU of each pipeline stage. [B]
 
@@ -246,7 +254,7 @@ def stage_weight_bytes(
     shards = Shards.of(Parallelism(tp=tp, pp=pp, ep=ep, dp=dp))
     table = padded_vocabulary(model, tp) * model.hidden * SIXTEEN_BIT
     sizes = []
-    for index, layers in enumerate(stages(model, pp)):
+    for index, layers in enumerate(stages(model, pp, split)):
         size = sum(count * layer_weights(layer, model, shards).bytes(precision) for count, layer in layers)
         first, last = index == 0, index == pp - 1
         tables = int(first) + int(last and not (first and model.tied_embeddings))

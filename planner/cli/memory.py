@@ -1,0 +1,98 @@
+"""``planner memory``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from planner.catalog import load_gpu, load_model
+from planner.cli.output import echo_json, width
+from planner.configuration import default_precision
+from planner.engines import load_engine
+from planner.engines.legality import nearest_legal_tp, pp_violation, tp_violation
+from planner.errors import SpecError
+from planner.memory import kv_capacity, memory_budgets
+from planner.specs import Dtype, MixtureOfExperts, Model, Parallelism
+from planner.transformer import equivalent_tokens, kv_bytes_per_sequence, kv_bytes_per_token, stage_layers
+from planner.units import GIB
+
+
+@click.command()
+@click.option("--model", "-m", required=True, help="Catalogue name, config.json or model directory.")
+@click.option("--gpu", "-g", required=True, help="GPU profile name or path.")
+@click.option("--tp", type=click.IntRange(1), default=1, show_default=True, help="Tensor parallel size.")
+@click.option("--pp", type=click.IntRange(1), default=1, show_default=True, help="Pipeline parallel size.")
+@click.option("--ep", type=click.IntRange(1), default=1, show_default=True, help="Expert parallel size.")
+@click.option("--dp", type=click.IntRange(1), default=1, show_default=True, help="Attention ranks.")
+@click.option("--engine", default="vllm", show_default=True)
+@click.option("--precision", help="Of the weights; default: the checkpoint's.")
+@click.option("--kv-cache-dtype", help="Default: the checkpoint's, else 16-bit.")
+@click.option("--context", type=click.IntRange(1), help="Tokens of a sequence; default: the model's longest.")
+@click.option("--max-num-batched-tokens", type=click.IntRange(1), help="Default: the engine's.")
+@click.option("--max-num-seqs", type=click.IntRange(1), help="Default: the engine's.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def memory(**given: Any) -> None:
+    """What fits on each GPU of a replica: weights, activations, reserves, KV cache."""
+    model, gpu, engine = load_model(given["model"]), load_gpu(given["gpu"]), load_engine(given["engine"])
+    parallelism = Parallelism(tp=given["tp"], pp=given["pp"], ep=given["ep"], dp=given["dp"])
+    precision = default_precision(model, given["precision"], given["kv_cache_dtype"])
+    _check(model, parallelism, precision.weights)
+    batched = given["max_num_batched_tokens"] or engine.prefill_token_budget
+    sequences = given["max_num_seqs"] or engine.max_num_seqs
+    budgets = memory_budgets(model, precision, engine, gpu, parallelism, batched, sequences)
+    tokens = kv_capacity(model, precision, engine, parallelism, budgets)
+    context = given["context"] or model.max_context
+    needed = float(equivalent_tokens(model, precision.kv_cache, float(context)))
+    document = {
+        "model": model.name,
+        "gpu": gpu.name,
+        "parallelism": {name: given[name] for name in ("tp", "pp", "ep", "dp")},
+        "num_gpus": parallelism.num_gpus,
+        "precision": {
+            "weights": precision.weights.value,
+            "attention": precision.of_attention.value,
+            "experts": precision.of_experts.value,
+            "kv_cache": precision.kv_cache.value,
+        },
+        "fits": min(b.kv_cache for b in budgets) > 0,
+        "driver_memory_gib": gpu.memory / GIB,
+        "memory_utilization": engine.memory_utilization,
+        "stages": [
+            {
+                "layers": layers,
+                "usable_gib": b.usable / GIB,
+                "weights_gib": b.weights / GIB,
+                "activations_gib": b.activations / GIB,
+                "reserved_gib": b.reserved / GIB,
+                "kv_cache_gib": b.kv_cache / GIB,
+            }
+            for layers, b in zip(stage_layers(model.num_layers, parallelism.pp), budgets, strict=True)
+        ],
+        "kv_bytes_per_token": kv_bytes_per_token(model, precision.kv_cache),
+        "kv_bytes_per_sequence": kv_bytes_per_sequence(model, precision.kv_cache),
+        "kv_tokens": tokens,
+        "context": context,
+        "sequences": int(tokens // needed),
+    }
+    if given["as_json"]:
+        echo_json(document)
+        return
+    from planner.report.terminal import print_memory  # rich: only where tables are printed
+
+    print_memory(document, width())
+
+
+def _check(model: Model, parallelism: Parallelism, weights: Dtype) -> None:
+    broken = tp_violation(model, parallelism.tp, weights) or pp_violation(model, parallelism.pp)
+    if broken is not None:
+        nearest = nearest_legal_tp(model, parallelism.tp, weights)
+        raise SpecError(f"{broken.reason}; the nearest legal TP is {nearest}")
+    for run in model.layers:
+        block = run.layer.feed_forward
+        experts = block.experts if isinstance(block, MixtureOfExperts) else 1
+        if experts % parallelism.ep:
+            raise SpecError(f"EP {parallelism.ep} does not divide the {experts} experts")
+    ranks = parallelism.tp * parallelism.dp
+    if ranks % parallelism.ep:
+        raise SpecError(f"EP {parallelism.ep} does not divide the {ranks} ranks of TP x DP")
