@@ -154,12 +154,22 @@ def test_a_replica_too_slow_for_one_request_is_rejected(scenario):
 def test_a_format_without_a_kernel_is_rejected(scenario):
     found = build(
         scenario(
+            precision={"weights": "int8", "kv_cache": "bf16"},
+            fleet=[H100, {"gpu": "b200-sxm", "price_per_gpu_hour": 5.0}],
+        )
+    )
+    assert "no kernel for int8 weights" in {r.reason for r in found.rejections if r.gpu == "h100-sxm"}
+    assert items(found, Phase.COLOCATED) == set()
+
+
+def test_four_bit_weights_run_natively_or_in_sixteen_bit_arithmetic(scenario):
+    found = build(
+        scenario(
             precision={"weights": "nvfp4", "kv_cache": "bf16"},
             fleet=[H100, {"gpu": "b200-sxm", "price_per_gpu_hour": 5.0}],
         )
     )
-    assert "no kernel for nvfp4 weights" in {r.reason for r in found.rejections if r.gpu == "h100-sxm"}
-    assert items(found, Phase.COLOCATED) == {1}
+    assert items(found, Phase.COLOCATED) == {0, 1}
 
 
 def test_fp8_weights_are_stored_on_a100(scenario):

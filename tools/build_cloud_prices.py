@@ -47,7 +47,7 @@ def rdma(kind: str) -> bool | None:
 
 def source(text: str) -> str:
     """Where a row comes from, without what the status says again or only its compiler understands."""
-    text = re.sub(r" \(find_string[^)]*\)", "", text).replace(", unverified", "")
+    text = re.sub(r" \(\w+_\w+[^)]*\)", "", text).replace(", unverified", "")
     return text.replace("GCP docs via search", "GCP documentation").replace(
         "AWS docs list", "AWS documentation lists"
     )
