@@ -31,7 +31,7 @@ RANK_SPREAD = 0.6  # coefficient of variation of a sequence's context, for the b
 def _token_time(r: ReplicaSet, tokens: Numbers) -> Numbers:
     """All layers on `tokens` of a rank, attention and head left out. [s]"""
     total: Numbers = 0.0
-    for run in r.model.layers:
+    for run in r.kinds:
         for operator in layer_operators(r, run.layer, tokens):
             total = total + run.count * operator.time
     return total
@@ -42,14 +42,14 @@ def _decode_attention(r: ReplicaSet, batch: Numbers, context: Numbers) -> Number
     spread = largest_of(r.dp) * RANK_SPREAD / np.sqrt(np.maximum(batch, 1.0))
     longest = context * (1.0 + spread)
     total: Numbers = 0.0
-    for run in r.model.layers:
+    for run in r.kinds:
         total = total + run.count * decode_mixing(r, run.layer, batch, longest)
     return total
 
 
 def _prefill_attention(r: ReplicaSet, prompts: PromptShape) -> Numbers:
     total: Numbers = 0.0
-    for run in r.model.layers:
+    for run in r.kinds:
         total = total + run.count * prefill_mixing(r, run.layer, prompts)
     return total
 
@@ -262,7 +262,7 @@ def prefill_breakdown(
 
 def _named_token_times(r: ReplicaSet, tokens: Numbers) -> dict[str, Numbers]:
     named: dict[str, Numbers] = {}
-    for run in r.model.layers:
+    for run in r.kinds:
         for operator in layer_operators(r, run.layer, tokens):
             named[operator.name] = named.get(operator.name, 0.0) + run.count * operator.time
     return named

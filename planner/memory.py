@@ -40,7 +40,7 @@ def activation_bytes(
     """
     tokens = max_num_batched_tokens
     hidden = tokens * model.hidden * SIXTEEN_BIT
-    widest = max(_widest(run.layer.feed_forward) for run in model.layers)
+    widest = max(_widest(run.layer.feed_forward) for run in model.kinds)
     feed_forward = 2 * hidden + tokens * widest / tp * SIXTEEN_BIT
     sampler = hidden + min(max_num_seqs, tokens) * model.vocab * engine.logits_bytes_per_entry
     return max(feed_forward, sampler)

@@ -45,6 +45,7 @@ from planner.specs import (
     FeedForward,
     LatentAttention,
     Layer,
+    LayerRun,
     MixtureOfExperts,
     Model,
     Parallelism,
@@ -87,6 +88,7 @@ class ReplicaSet:
 
     model: Model
     engine: Engine
+    kinds: tuple[LayerRun, ...]
     tp: FloatArray
     pp: FloatArray
     dp: FloatArray
@@ -132,11 +134,12 @@ class ReplicaSet:
         layouts = [p for _, p in replicas]
         shards = [Shards.of(p) for p in layouts]
         log_sd = np.array([model_error(gpu, engine) for gpu in gpus])
-        routed = any(isinstance(run.layer.feed_forward, MixtureOfExperts) for run in model.layers)
-        latent = any(isinstance(run.layer.attention, LatentAttention) for run in model.layers)
+        routed = any(isinstance(run.layer.feed_forward, MixtureOfExperts) for run in model.kinds)
+        latent = any(isinstance(run.layer.attention, LatentAttention) for run in model.kinds)
         return cls(
             model=model,
             engine=engine,
+            kinds=model.kinds,
             tp=np.array([float(p.tp) for p in layouts]),
             pp=np.array([float(p.pp) for p in layouts]),
             dp=np.array([float(p.dp) for p in layouts]),

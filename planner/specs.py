@@ -346,6 +346,8 @@ class Model:
         Norms of size hidden outside the layers, the final one included.
     notes : tuple of str
         What of the configuration is left out (vision towers, multi-token prediction).
+    kinds : tuple of LayerRun
+        `layers` by kind, wherever they stand: what time, bytes and FLOP depend on.
     max_context : int
         Longest sequence the model supports. [tok]
     source : str
@@ -367,6 +369,7 @@ class Model:
     extra_parameters: int = 0
     embedding_norms: int = 1
     notes: tuple[str, ...] = ()
+    kinds: tuple[LayerRun, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _require_positive(
@@ -374,6 +377,11 @@ class Model:
         )
         if not self.layers:
             raise SpecError(f"model {self.name!r}: no layers")
+        counts: dict[Layer, int] = {}
+        for run in self.layers:
+            counts[run.layer] = counts.get(run.layer, 0) + run.count
+        kinds = tuple(LayerRun(count=count, layer=layer) for layer, count in counts.items())
+        object.__setattr__(self, "kinds", kinds)
 
     @property
     def num_layers(self) -> int:

@@ -57,14 +57,14 @@ def layer_kv_bytes(layer: Layer, dtype: Dtype, context: Numbers, tp: int = 1) ->
 
 def kv_bytes(model: Model, dtype: Dtype, context: Numbers) -> FloatArray:
     """What a sequence of `context` tokens keeps in all layers, each head once. [B]"""
-    return np.asarray(sum(run.count * layer_kv_bytes(run.layer, dtype, context) for run in model.layers))
+    return np.asarray(sum(run.count * layer_kv_bytes(run.layer, dtype, context) for run in model.kinds))
 
 
 def kv_bytes_per_token(model: Model, dtype: Dtype) -> float:
     """What each further token adds once windows are full: layers of full attention, each head once. [B]"""
     return sum(
         run.count * layer_kv_bytes_per_token(run.layer, dtype)
-        for run in model.layers
+        for run in model.kinds
         if _window(run.layer) is None
     )
 
@@ -72,7 +72,7 @@ def kv_bytes_per_token(model: Model, dtype: Dtype) -> float:
 def kv_bytes_per_sequence(model: Model, dtype: Dtype) -> float:
     """What a long sequence keeps whatever its length: full windows and recurrent states. [B]"""
     total = 0.0
-    for run in model.layers:
+    for run in model.kinds:
         window = _window(run.layer)
         if isinstance(run.layer.attention, StateMixer):
             total += run.count * state_bytes(run.layer.attention)
@@ -84,7 +84,7 @@ def kv_bytes_per_sequence(model: Model, dtype: Dtype) -> float:
 def kv_read_bytes(model: Model, dtype: Dtype, context: Numbers) -> Numbers:
     """What one decode step reads of a sequence of `context` tokens, each head once; states twice. [B]"""
     total: Numbers = 0.0
-    for run in model.layers:
+    for run in model.kinds:
         mixer = run.layer.attention
         if isinstance(mixer, StateMixer):
             total = total + run.count * 2.0 * state_bytes(mixer)
@@ -124,7 +124,7 @@ def kv_copies(model: Model, tp: int) -> float:
     KV heads are repeated beyond their number, a latent on every rank.
     """
     whole = held = 0.0
-    for run in model.layers:
+    for run in model.kinds:
         whole += run.count * layer_kv_bytes_per_token(run.layer, Dtype.BF16)
         held += run.count * layer_kv_bytes_per_token(run.layer, Dtype.BF16, tp) * tp
     return held / whole if whole else 1.0

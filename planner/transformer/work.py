@@ -13,7 +13,7 @@ from planner.transformer.weights import idle_share, layer_weights
 def matrix_flop_per_token(model: Model) -> float:
     """FLOP of the layers' matrices for one token, head excluded: two per weight it meets. [FLOP]"""
     total = 0.0
-    for run in model.layers:
+    for run in model.kinds:
         w = layer_weights(run.layer, model)
         total += run.count * (w.attention + w.feed_forward + w.experts * (1 - idle_share(run.layer)))
     return 2.0 * total
@@ -49,7 +49,7 @@ def _flop_per_pair(layer: Layer, absorbed: bool) -> float:
 
 def attention_flop(model: Model, area: Numbers) -> Numbers:
     """FLOP of attention over `area` query-key pairs in every layer. [FLOP]"""
-    per_pair = sum(run.count * _flop_per_pair(run.layer, absorbed=False) for run in model.layers)
+    per_pair = sum(run.count * _flop_per_pair(run.layer, absorbed=False) for run in model.kinds)
     return per_pair * area
 
 
@@ -67,7 +67,7 @@ def prefill_flop(model: Model, isl: Numbers, cached: Numbers = 0.0) -> Numbers:
             _flop_per_pair(run.layer, absorbed=False) * attention_area(run.layer, computed, cached)
             + _state_flop(run.layer) * computed
         )
-        for run in model.layers
+        for run in model.kinds
     )
     return computed * matrix_flop_per_token(model) + mixing + head_flop(model)
 
@@ -80,6 +80,6 @@ def decode_flop(model: Model, context: Numbers) -> Numbers:
             _flop_per_pair(run.layer, absorbed=True) * seen_context(run.layer, context)
             + _state_flop(run.layer)
         )
-        for run in model.layers
+        for run in model.kinds
     )
     return matrix_flop_per_token(model) + head_flop(model) + mixing
