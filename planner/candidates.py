@@ -64,7 +64,7 @@ FASTEST_CLASS = 0.002  # time on the wire below which transfers are not told apa
 FASTEST_STEP = 0.0125  # first of the levels of the first decode step, each twice the one before [s]
 SHORT_STEP_SHARE = 0.05  # of the TTFT limit; shorter first steps are not told apart [1]
 CLASS_RATIO = 1.5  # between the times on the wire of neighbouring transfer classes [1]
-MOST_REPLICAS = 4096
+MOST_REPLICAS = 2**20
 _EXACT = 6  # replica counts evaluated one by one before ranges grow
 _GROWTH = 1.25
 _LONG_PROMPT = 0.99  # quantile of prompt lengths that transfer classes are told apart by
@@ -149,6 +149,10 @@ class _Context:
         pairs = [(self.fleet[c.item].gpu, c.parallelism) for c in choices]
         return ReplicaSet.of(self.service.model, self.service.precision, self.engine, pairs, self.z)
 
+    def reject(self, item: FleetItem, phase: Phase, layout: Parallelism, reason: str) -> None:
+        """Note why a replica is no candidate."""
+        self.rejections.append(Rejection(gpu=item.gpu.name, phase=phase, parallelism=layout, reason=reason))
+
     @property
     def tightest_ttft(self) -> float:
         return min((limit.time for limit in self.ttft), default=math.inf)
@@ -186,12 +190,14 @@ def build_candidates(
         Normal quantile of the model error to plan for; by default that of ``options.confidence``.
     """
     options = scenario.options
-    ttft, tpot = limits(service.slo, Metric.TTFT), limits(service.slo, Metric.TPOT)
+    traffic = Traffic.of_service(service)
+    ttft = limits(service.slo, Metric.TTFT)
+    tpot = limits(service.slo, Metric.TPOT) if traffic.has_tpot else ()
     context = _Context(
         service=service,
         scenario=scenario,
         engine=engine,
-        traffic=Traffic.of_service(service),
+        traffic=traffic,
         z=float(normal_quantile(options.confidence)) if z is None else z,
         ttft=ttft,
         tpot=tpot,
@@ -211,7 +217,7 @@ def build_candidates(
 
 
 def parallelisms(context: _Context, item: FleetItem, phase: Phase) -> list[Parallelism]:
-    """Legal layouts inside one node of `item`, smallest first."""
+    """Legal layouts inside one node of `item`, smallest first; whole numbers of them fill a node."""
     options = context.scenario.options
     model = context.service.model
     sizes = [
@@ -224,7 +230,7 @@ def parallelisms(context: _Context, item: FleetItem, phase: Phase) -> list[Paral
     ]
     most = 1 if phase is Phase.DECODE else options.max_pp
     stages = [2**k for k in range(12) if 2**k <= min(most, item.node_size, model.num_layers)]
-    layouts = [Parallelism(tp=tp, pp=pp) for tp in sizes for pp in stages if tp * pp <= item.node_size]
+    layouts = [Parallelism(tp=tp, pp=pp) for tp in sizes for pp in stages if item.node_size % (tp * pp) == 0]
     return sorted({*layouts, *_expert_layouts(context, item, phase, layouts)})
 
 
@@ -249,11 +255,23 @@ def _choices(context: _Context, phase: Phase, budgets: Sequence[int]) -> list[Re
     return [
         choice
         for index, item in enumerate(context.fleet)
-        if item.max_gpus != 0 and item.max_gpus_by_phase.get(phase, 1) > 0 and _runs(context, item, phase)
+        if _available(context, item, phase) and _runs(context, item, phase)
         for layout in parallelisms(context, item, phase)
         for budget in budgets
         if (choice := _choice(context, phase, index, item, layout, budget)) is not None
     ]
+
+
+def _available(context: _Context, item: FleetItem, phase: Phase) -> bool:
+    """Whether the scenario leaves any of these GPUs to the pool."""
+    if item.max_gpus == 0:
+        reason = "max_gpus is 0"
+    elif item.max_gpus_by_phase.get(phase) == 0:
+        reason = f"max_{phase}_gpus is 0"
+    else:
+        return True
+    context.reject(item, phase, Parallelism(), reason)
+    return False
 
 
 def _runs(context: _Context, item: FleetItem, phase: Phase) -> bool:
@@ -265,9 +283,7 @@ def _runs(context: _Context, item: FleetItem, phase: Phase) -> bool:
     if not missing:
         return True
     reason = f"no kernel for {', '.join(missing)} weights"
-    context.rejections.append(
-        Rejection(gpu=item.gpu.name, phase=phase, parallelism=Parallelism(), reason=reason)
-    )
+    context.reject(item, phase, Parallelism(), reason)
     return False
 
 
@@ -284,7 +300,9 @@ def _choice(
     tokens = kv_capacity(service.model, service.precision, engine, layout, budgets)
     memory = tightest(budgets)
     longest = context.traffic.longest_isl if phase is Phase.PREFILL else context.traffic.longest
-    if item.max_gpus is not None and layout.num_gpus > item.max_gpus:
+    room = min(item.max_gpus or layout.num_gpus, item.max_gpus_by_phase.get(phase, layout.num_gpus))
+    if layout.num_gpus > room:
+        context.reject(item, phase, layout, f"needs {layout.num_gpus} GPUs, the scenario allows {room}")
         return None
     needed = float(equivalent_tokens(service.model, service.precision.kv_cache, longest))
     if memory.kv_cache <= 0 or tokens < needed * layout.dp:
@@ -293,9 +311,7 @@ def _choice(
             if memory.kv_cache <= 0
             else f"KV cache holds {tokens:,} tokens, the longest sequence needs {math.ceil(needed):,}"
         )
-        context.rejections.append(
-            Rejection(gpu=item.gpu.name, phase=phase, parallelism=layout, reason=reason)
-        )
+        context.reject(item, phase, layout, reason)
         return None
     return ReplicaChoice(
         phase=phase,
@@ -315,8 +331,8 @@ def _choice(
 def _disaggregated(context: _Context) -> CandidateSet:
     decode = _choices(context, Phase.DECODE, [DECODE_TOKEN_BUDGET])
     prefill = _choices(context, Phase.PREFILL, [context.engine.prefill_token_budget])
-    if not prefill or not decode:
-        return CandidateSet(evaluated=len(prefill) + len(decode))
+    if not prefill or not decode:  # what is there is kept, so that only what is missing is told
+        return _decode_candidates(context, decode) if decode else CandidateSet(evaluated=len(prefill))
     rates = _path_rates(context, prefill, decode)
     prefill_set = _prefill_candidates(context, prefill, _class_rates(context, rates))
     decode_set = _decode_candidates(context, decode)
@@ -531,14 +547,8 @@ def _collect(
     useful = [i for i, rate in enumerate(single) if rate > 0]
     for i in set(range(len(choices))) - set(useful):
         choice = choices[i]
-        context.rejections.append(
-            Rejection(
-                gpu=context.fleet[choice.item].gpu.name,
-                phase=choice.phase,
-                parallelism=choice.parallelism,
-                reason="one request alone exceeds an SLO",
-            )
-        )
+        item = context.fleet[choice.item]
+        context.reject(item, choice.phase, choice.parallelism, "one request alone exceeds an SLO")
     if not useful:
         return CandidateSet(evaluated=len(choices))
     most = [_most_replicas(context, choices[i], float(single[i])) for i in useful]

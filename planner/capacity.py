@@ -51,6 +51,8 @@ _LEAST_OCCUPANCY = 1e-3  # of the shortest prompt, in mean occupancies [1]
 _BISECTIONS = 22
 _BATCH_POINTS = 25
 _SHAPE_STRIDE = 4
+_LIGHT_LOAD = 0.05  # share of time that prompts take at the start of the colocated grid [1]
+_LEAST_START, _LARGEST_START = 1e-5, 1 / 128  # of that grid, in largest batches [1]
 _OUTPUT_POINTS = 12
 
 
@@ -102,7 +104,7 @@ class Curves:
     def at_most(self, rate: FloatArray, binding: Binding) -> Curves:
         """Cut the rates of replica c at ``rate[c]``, an effect that does not pool. [req/s]"""
         cut = rate[:, None] < self.per_replica
-        share = np.where(cut, rate[:, None] / np.maximum(self.per_replica, 1e-300), 1.0)
+        share = np.where(cut, rate[:, None] / np.maximum(self.per_replica, 1e-100), 1.0)
         return Curves(
             self.starts,
             np.where(cut, rate[:, None], self.per_replica),
@@ -292,12 +294,16 @@ class DecodeDemand:
 
 
 def batch_grid(r: ReplicaSet, largest: float) -> FloatArray:
-    """Batches at which decode steps are evaluated: whole captured micro-batches, shape (points, C)."""
-    sizes = [float(s) for s in r.engine.graph_batch_sizes if s <= largest]
-    if not sizes or sizes[-1] < largest:
-        above = np.arange(sizes[-1] if sizes else 0.0, largest, 64.0)[1:]
-        sizes += [*above.tolist(), largest]
-    return np.asarray(np.array(sizes)[:, None] * r.lanes)
+    """Batches at which decode steps are evaluated, shape (points, C).
+
+    Captured micro-batches, and one sequence more than each: there the step jumps to that of the next
+    captured size, so that the staircase is kept and interpolation is exact between jumps.
+    """
+    captured = [float(s) for s in r.engine.graph_batch_sizes if s <= largest]
+    sizes = {*captured, *(s + 1 for s in captured if s + 1 <= largest), largest}
+    sizes |= set(np.arange(max(captured, default=0.0), largest, 64.0).tolist())
+    sizes.discard(0.0)
+    return np.asarray(np.array(sorted(sizes))[:, None] * r.lanes)
 
 
 def decode_curves(r: ReplicaSet, traffic: Traffic, demand: DecodeDemand, starts: Sequence[int]) -> Curves:
@@ -430,15 +436,15 @@ def colocated_state(
     weights, many = traffic.isl_weights, COLOCATED_PROMPTS_PER_STEP[-1]
     alone = np.tensordot(weights, stops[0], axes=1) / r.lanes
     together = np.tensordot(weights, stops[-1], axes=1) / (many * r.lanes)
-    met = np.minimum(batch / (traffic.mean_osl * r.lanes), many - 1)
+    met = np.minimum(batch / (traffic.colocated_steps * r.lanes), many - 1)
     stolen = np.maximum(alone + met * (together - alone) / (many - 1), 0.0)
     square = np.tensordot(weights, stops[0] ** 2, axes=1) / r.lanes**2
     decode = decode_step_time(r, batch, traffic.decode_context)
-    rate = batch / (traffic.mean_osl * decode + batch * stolen)
+    rate = batch / (traffic.colocated_steps * decode + batch * stolen)
     state = ColocatedState(
         batch=batch,
         rate=rate,
-        step=batch / (rate * traffic.mean_osl),
+        step=batch / (rate * traffic.colocated_steps),
         decode_step=decode,
         stolen=stolen,
         stolen_square=square * (stolen / np.maximum(alone, _TINY)) ** 2,
@@ -464,11 +470,26 @@ class ColocatedTable:
     slots: FloatArray
 
 
+def _colocated_grid(
+    r: ReplicaSet, traffic: Traffic, demand: ColocatedDemand, largest: FloatArray
+) -> FloatArray:
+    """Operating batches, geometric up to `largest` (C,), shape (grid, C).
+
+    They start where prompts take a few percent of the time: far below one sequence where outputs are short
+    and prompts long.
+    """
+    one = np.ones_like(largest)[None]
+    state, _ = colocated_state(r, traffic, demand.policy, demand.token_budget, one)
+    light = _LIGHT_LOAD * traffic.colocated_steps * (state.decode_step / state.stolen)[0]
+    first = np.clip(light / largest, _LEAST_START, _LARGEST_START)
+    return np.asarray(largest * first ** np.linspace(1.0, 0.0, _BATCH_POINTS)[:, None])
+
+
 def colocated_table(r: ReplicaSet, traffic: Traffic, demand: ColocatedDemand) -> ColocatedTable:
     """Evaluate the steps of C replicas on the grid of batches."""
     slots = batch_for_tokens(demand.kv_tokens, traffic, demand.admission_miss)
     largest = np.maximum(np.minimum(np.minimum(slots, demand.max_num_seqs), demand.token_budget / 2), 1.0)
-    batch = np.geomspace(1 / 128, 1.0, _BATCH_POINTS)[:, None] * largest
+    batch = _colocated_grid(r, traffic, demand, largest)
     state, times = colocated_state(r, traffic, demand.policy, demand.token_budget, batch)
     services = [np.ascontiguousarray(np.moveaxis(time.service, 0, -1)) for time in times]
     queues = []
@@ -515,8 +536,9 @@ def _last_within(
     last = np.clip(fits - 1, 0, len(margin) - 2)
     m0 = np.take_along_axis(margin, last[None], 0)[0]
     m1 = np.take_along_axis(margin, last[None] + 1, 0)[0]
-    rising = np.isfinite(m1) & (m1 > m0)
-    share = np.where(rising, np.clip(-m0 / np.where(rising, m1 - m0, 1.0), 0.0, 1.0), 0.0)
+    rising = np.isfinite(m0) & np.isfinite(m1) & (m1 > m0)
+    rise = np.where(rising, m1, 1.0) - np.where(rising, m0, 0.0)
+    share = np.where(rising, np.clip(-np.where(rising, m0, 0.0) / rise, 0.0, 1.0), 0.0)
     share = np.where(fits == len(margin), 1.0, share)
 
     def between(values: FloatArray) -> FloatArray:
@@ -599,14 +621,14 @@ def _tpot_margin(
 
     TPOT is taken as a gamma variable above the lightest step.
     """
-    osl, weights = _coarse(traffic.osl, traffic.osl_weights)
+    osl, weights = _coarse(*traffic.timed)
     floor = state.decode_step[0][:, None]
     wide = ColocatedState(*(getattr(state, name)[..., None] for name in ColocatedState.__slots__))
     mean, variance = tpot_moments(
         wide,
         elasticity(state)[..., None],
         osl,
-        traffic.mean_osl,
+        traffic.colocated_steps,
         counts.astype(np.float64),
     )
     worst = np.full(mean.shape, -np.inf)
@@ -669,7 +691,7 @@ def _slot_margin(
 
     Prompts that stop the decoding shake the batch as if there were fewer replicas.
     """
-    shaken = 1 + state.batch * _shaken(state, traffic.mean_osl)
+    shaken = 1 + state.batch * _shaken(state, traffic.colocated_steps)
     quantile = occupancy_quantile(
         state.batch[..., None], elasticity(state)[..., None], counts / shaken[..., None], 1 - miss
     )

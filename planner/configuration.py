@@ -13,10 +13,17 @@ import numpy as np
 
 from planner.capacity import batch_for_tokens, colocated_state
 from planner.collectives import kv_transfer_time, supports_world_size
-from planner.engines.legality import EndPoint, nearest_legal_tp, pair_violation, pp_violation, tp_violation
+from planner.engines.legality import (
+    EndPoint,
+    legal_tp,
+    nearest_legal_tp,
+    pair_violation,
+    pp_violation,
+    tp_violation,
+)
 from planner.errors import InfeasibleError, SpecError
 from planner.latency import OperatorTime, decode_breakdown, decode_step_time, prefill_breakdown, prompt_time
-from planner.memory import fewest_gpus, kv_capacity, memory_budgets, tightest
+from planner.memory import kv_capacity, memory_budgets, tightest
 from planner.operators import ReplicaSet
 from planner.plan import MemoryBudget
 from planner.prediction import INTERVAL_Z, Deployed, Fleet, path_rate, predict_fleet
@@ -42,6 +49,7 @@ from planner.traffic import Traffic
 from planner.transformer import equivalent_tokens, kv_bytes, kv_bytes_per_token
 from planner.units import GIB
 
+KV_CACHE_DTYPES = (Dtype.BF16, Dtype.FP16, Dtype.FP8)
 _FIXED_POINT_STEPS = 60
 
 
@@ -103,6 +111,10 @@ class Configuration:
         if broken is not None:
             nearest = nearest_legal_tp(self.model, tp, self.precision.weights)
             raise SpecError(f"{broken.reason}; the nearest legal TP is {nearest}")
+        if replicas.parallelism.num_gpus > replicas.gpu.node_size:
+            needs = f"{replicas.parallelism} needs {replicas.parallelism.num_gpus} GPUs"
+            node = f"a node of {replicas.gpu.name} has {replicas.gpu.node_size}"
+            raise SpecError(f"{needs}, {node}: replicas over several nodes are not modelled")
         ranks = tp * replicas.parallelism.dp
         if not supports_world_size(replicas.gpu, ranks):
             raise SpecError(f"GPU {replicas.gpu.name!r}: no all-reduce over {ranks} GPUs is known")
@@ -179,6 +191,9 @@ def predict(configuration: Configuration, load: Load) -> Prediction:
         If the weights do not fit, one sequence does not fit, or a rate has no steady state.
     """
     c = configuration
+    if load.isl + load.osl > c.model.max_context:
+        asked = f"{load.isl:,.0f} + {load.osl:,.0f} tokens"
+        raise SpecError(f"{asked} exceed the {c.model.max_context:,} that the model takes")
     memory, tokens = _memory(c, c.decoding, load)
     if c.prefill is not None:
         _memory(c, c.prefill, load)
@@ -230,16 +245,30 @@ def _memory(c: Configuration, replicas: Replicas, load: Load) -> tuple[MemoryBud
     need = math.ceil(equivalent_tokens(c.model, c.precision.kv_cache, load.isl + load.osl))
     if memory.fits and tokens >= need * replicas.parallelism.dp:
         return memory, tokens
-    sizes = (1, 2, 4, 8, 16)
-    legal = tuple(n for n in sizes if tp_violation(c.model, n, c.precision.weights) is None)
-    fewest = fewest_gpus(c.model, c.precision, engine, replicas.gpu, legal)
+    fewest = smallest_layout(c.model, c.precision, engine, replicas.gpu)
     binding = f"memory of {replicas.gpu.name} {replicas.parallelism} for {c.model.name}"
-    hints = (f"the smallest TP that fits is {fewest}",) if fewest else ("no TP up to 16 fits",)
+    one_node = f"no layout of one node of {replicas.gpu.node_size} GPUs fits"
+    hints = (f"the smallest layout that fits is {fewest}",) if fewest else (one_node,)
     if not memory.fits:
         raise InfeasibleError(binding, f"{-memory.kv_cache / GIB:.1f} GiB per GPU", hints)
     raise InfeasibleError(
         binding, f"{need - tokens:,} tokens of KV cache for one sequence of {need:,}", hints
     )
+
+
+def smallest_layout(model: Model, precision: Precision, engine: Engine, gpu: GPU) -> Parallelism | None:
+    """Layout with the fewest GPUs of one node whose weights fit, tensor parallel before pipelined."""
+    layouts = [
+        Parallelism(tp=tp, pp=pp)
+        for tp in legal_tp(model, gpu.node_size, precision.weights)
+        for pp in (1, 2, 4, 8)
+        if gpu.node_size % (tp * pp) == 0 and pp <= model.num_layers and supports_world_size(gpu, tp)
+    ]
+    for layout in sorted(layouts, key=lambda p: (p.num_gpus, p.pp)):
+        budgets = memory_budgets(model, precision, engine, gpu, layout, engine.prefill_token_budget, 1)
+        if tightest(budgets).fits:
+            return layout
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,14 +430,13 @@ def _deployed(c: Configuration, phase: Phase, pool: Replicas, rate: float, token
 def default_precision(model: Model, weights: str | None = None, kv_cache: str | None = None) -> Precision:
     """Precision by names; None stands for the checkpoint's own, as :meth:`Precision.of` says."""
 
-    def named(text: str) -> Dtype:
-        try:
-            return Dtype(text)
-        except ValueError:
-            raise SpecError(f"unknown precision {text!r}; known: {', '.join(Dtype)}") from None
+    def named(text: str, known: tuple[Dtype, ...]) -> Dtype:
+        if text not in known:
+            raise SpecError(f"unknown precision {text!r}; known: {', '.join(known)}")
+        return Dtype(text)
 
     return Precision.of(
         model,
-        None if weights is None else named(weights),
-        None if kv_cache is None else named(kv_cache),
+        None if weights is None else named(weights, tuple(Dtype)),
+        None if kv_cache is None else named(kv_cache, KV_CACHE_DTYPES),
     )

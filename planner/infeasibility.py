@@ -6,17 +6,18 @@ are loosened, candidates regenerated, until a plan exists.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, replace
 
 from planner.candidates import CandidateSet, Rejection, build_candidates
 from planner.errors import InfeasibleError
 from planner.program import Problem
 from planner.specs import Engine, Metric, Phase, Scenario, Service, Slo
-from planner.units import MILLI
+from planner.units import BITS_PER_BYTE, GIGA, MILLI
 
 _LOOSENED = 64.0  # SLOs further from reach than this factor are not explored
 _STEPS = 9
+_FASTER_NETWORK = 1000.0  # multiple of the given network that is tried
+_MOST_LISTED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +42,13 @@ def explain(
     if not missing:
         return error
     reaches = [r for m in _metrics(service.slo) if (r := _reach(scenario, service, engine, m)) is not None]
+    network = _network_hint(scenario, service, engine)
     if reaches:
         nearest = min(reaches, key=lambda r: r.factor)
-        return InfeasibleError(
-            _binding(service.slo, nearest.metric),
-            "",
-            tuple(_suggestion(service.slo, r) for r in sorted(reaches, key=lambda r: r.factor)),
-        )
+        hints = tuple(_suggestion(service.slo, r) for r in sorted(reaches, key=lambda r: r.factor))
+        return InfeasibleError(_binding(service.slo, nearest.metric), "", network + hints)
+    if network:
+        return InfeasibleError("network: KV caches take too long, or too much of it, to move", "", network)
     return _without_candidates(service, candidates, missing)
 
 
@@ -113,6 +114,27 @@ def _candidates_at(
     return ", ".join(dict.fromkeys(names[:3]))
 
 
+def _network_hint(scenario: Scenario, service: Service, engine: Engine) -> tuple[str, ...]:
+    """The slowest network of every GPU type, as a multiple of its own, at which a plan may exist."""
+
+    def missing(factor: float) -> bool:
+        fleet = tuple(
+            replace(item, network_bandwidth=item.network_bandwidth * factor) for item in scenario.fleet
+        )
+        faster = replace(scenario, fleet=fleet)
+        return bool(_missing_phases(faster, build_candidates(faster, service, engine)))
+
+    if missing(_FASTER_NETWORK):
+        return ()
+    low, high = 1.0, _FASTER_NETWORK
+    for _ in range(_STEPS):
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if missing(middle) else (low, middle)
+    rates = {item.gpu.name: item.network_bandwidth * high * BITS_PER_BYTE / GIGA for item in scenario.fleet}
+    listed = ", ".join(f"{rate:.3g} Gbit/s per {name}" for name, rate in rates.items())
+    return (f"a network {high:.2g} times as fast would do: {listed}",)
+
+
 def _binding(slo: Slo, metric: Metric) -> str:
     asked = " and ".join(str(t) for t in slo.of(metric))
     return f"{asked}: no replica of the fleet meets it even with one request"
@@ -130,13 +152,19 @@ def _suggestion(slo: Slo, reach: _Reach) -> str:
 def _without_candidates(service: Service, candidates: CandidateSet, missing: list[Phase]) -> InfeasibleError:
     """Nothing fits at all: say why, GPU by GPU."""
     phases = " and ".join(missing)
-    reasons = Counter(_reason(r) for r in candidates.rejections)
+    nearest: dict[tuple[str, Phase], Rejection] = {}
+    for r in candidates.rejections:
+        if r.phase in missing:
+            key = (r.gpu, r.phase)
+            nearest[key] = max(nearest.get(key, r), r, key=lambda x: x.parallelism.num_gpus)
+    lines = tuple(dict.fromkeys(_reason(r) for r in nearest.values()))
+    more = (f"and {len(lines) - _MOST_LISTED} more",) if len(lines) > _MOST_LISTED else ()
     return InfeasibleError(
-        f"no GPU of the fleet can run {service.model.name} for {phases}",
-        "",
-        tuple(text for text, _ in reasons.most_common(6)),
+        f"no GPU of the fleet can run {service.model.name} for {phases}", "", lines[:_MOST_LISTED] + more
     )
 
 
 def _reason(rejection: Rejection) -> str:
-    return f"{rejection.gpu} {rejection.parallelism}: {rejection.reason}"
+    """One line; of several layouts the largest is told, as the nearest to fit."""
+    layout = "" if rejection.reason.startswith("max_") else f" {rejection.parallelism}"
+    return f"{rejection.gpu}{layout}, {rejection.phase}: {rejection.reason}"

@@ -90,7 +90,8 @@ def _decode_kernels(r: ReplicaSet, batch: Numbers, context: Numbers) -> Numbers:
 
 
 def _host(r: ReplicaSet, sequences: Numbers) -> Numbers:
-    return r.engine.step_overhead + r.engine.sequence_overhead * sequences
+    """Host time of a step: every stage of a pipeline prepares it for itself. [s]"""
+    return r.pp * r.engine.step_overhead + r.engine.sequence_overhead * sequences
 
 
 def decode_step_time(r: ReplicaSet, batch: Numbers, context: Numbers) -> FloatArray:

@@ -159,7 +159,14 @@ def predict_fleet(fleet: Fleet, z: float = 0.0) -> Latencies:
         return Latencies(tuple(p[0] for p in parts), tuple(p[1] for p in parts))
     decode = [_Decode.of(fleet, g, traffic, z) for g in fleet.pool(Phase.DECODE)]
     ttft = tuple(_prefill(fleet, g, decode, traffic, z) for g in fleet.pool(Phase.PREFILL))
+    if not traffic.has_tpot:
+        return Latencies(ttft, tuple(_no_tpot(d.share) for d in decode))
     return Latencies(ttft, tuple(d.component() for d in decode))
+
+
+def _no_tpot(share: float) -> Component:
+    """Requests of one output token have no TPOT, and meet every limit on it."""
+    return Component(share, 0.0, lambda _t: 0.0, 0.0)
 
 
 def replica_set(fleet: Fleet, group: Deployed, z: float) -> ReplicaSet:
@@ -370,15 +377,18 @@ def _colocated(fleet: Fleet, group: Deployed, traffic: Traffic, z: float) -> tup
     )
 
     at = ColocatedState(*(getattr(state, name)[1] for name in ColocatedState.__slots__))
+    if not traffic.has_tpot:
+        return ttft, _no_tpot(share)
+    osl, weights = traffic.timed
     mean, variance = tpot_moments(
-        at, elasticity(state)[1], traffic.osl, traffic.mean_osl, np.array([float(group.replicas)])
+        at, elasticity(state)[1], osl, traffic.colocated_steps, np.array([float(group.replicas)])
     )
     tpot = float(mean[0])
     floor = min(floor, tpot)
 
     def exceeds(t: float) -> float:
         tail = gamma_tail(tpot - floor, variance[0], t - floor)
-        return float(np.sum(traffic.osl_weights * tail))
+        return float(np.sum(weights * tail))
 
     return ttft, Component(share, tpot, exceeds, 2 * tpot)
 

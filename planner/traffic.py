@@ -8,7 +8,9 @@ import numpy as np
 
 from planner.arrays import FloatArray
 from planner.specs import Service, Workload
-from planner.transformer import equivalent_tokens, kv_bytes_per_sequence
+from planner.transformer import equivalent_tokens
+
+LEAST_STEPS = 0.05  # stands for none, where formulas divide by a request's decode steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,24 @@ class Traffic:
     arrival_scv: float
 
     @property
+    def timed(self) -> tuple[FloatArray, FloatArray]:
+        """Output lengths of requests that have a TPOT, those of one token left out, and their shares among
+        themselves; empty where no request has one. [tok, 1]"""
+        long = self.osl > 1.0
+        weights = self.osl_weights[long]
+        return self.osl[long], weights / max(float(weights.sum()), 1e-12)
+
+    @property
+    def has_tpot(self) -> bool:
+        """Whether any request has more than one output token."""
+        return bool(np.any(self.osl > 1.0))
+
+    @property
+    def colocated_steps(self) -> float:
+        """Decode steps of a colocated request, on average: its prompt's last step makes the first token."""
+        return max(self.mean_osl - 1.0, LEAST_STEPS)
+
+    @property
     def mean_area(self) -> float:
         """Mean query-key pairs of a prompt under the causal mask. [tok^2]"""
         return float(np.sum(self.isl_weights * self.query * (self.cached + self.query / 2)))
@@ -62,8 +82,9 @@ class Traffic:
         """Of a service's workload; reserved tokens count what the model keeps of a sequence."""
         traffic, model = cls.of(service.workload), service.model
         dtype = service.precision.kv_cache
-        if kv_bytes_per_sequence(model, dtype) == 0:
-            return traffic
+        longest = np.array([1.0, traffic.longest])
+        if np.allclose(equivalent_tokens(model, dtype, longest), longest):
+            return traffic  # every layer keeps every token
         biased = traffic.osl_weights * traffic.osl / traffic.mean_osl
         weights = traffic.isl_weights[:, None] * biased
         kept = equivalent_tokens(model, dtype, traffic.isl[:, None] + traffic.osl)

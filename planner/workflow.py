@@ -40,7 +40,7 @@ from planner.prediction import (
     predict_fleet,
     prefill_occupancy,
 )
-from planner.program import GpuType, Problem, Solution, save_lp
+from planner.program import CapacityCurve, GpuType, Problem, Solution, save_lp
 from planner.program import solve as solve_program
 from planner.queueing import normal_quantile
 from planner.specs import (
@@ -58,6 +58,8 @@ from planner.transformer import kv_bytes
 from planner.units import MEGA, SECONDS_PER_HOUR
 
 DEFAULT_GAP = 0.005
+MOST_CORRECTIONS = 6
+CORRECTION = 0.95  # of the capacity of groups that together miss an SLO [1]
 BATCH_MARGIN = 1.1  # of max_num_seqs over the batch that 99.9 % of steps stay below [1]
 
 
@@ -174,14 +176,60 @@ class _Search:
     def plan(self) -> Plan:
         if self.options.save_lp is not None:
             self._save_program(self.options.save_lp)
+        search, solution = self, self._best()
+        for _ in range(MOST_CORRECTIONS):
+            missed = search._missed(solution)
+            if not missed or solution.interrupted:
+                break
+            search = search._corrected(solution, missed)
+            solution = search._best()
+        return search._compared(solution)
+
+    def _best(self) -> Solution:
+        """The program's plan, or why there is none."""
         self.options.on_stage("solving the integer program")
         try:
-            solution = self._solve(self.problem)
+            return self._solve(self.problem)
         except InfeasibleError as error:
             self.options.on_stage("explaining why there is no plan")
             raise explain(
                 self.scenario, self.service, self.engine, self.candidates, self.problem, error
             ) from None
+
+    def _missed(self, solution: Solution) -> set[Phase]:
+        """Pools that, put together, miss an SLO at the error planned for.
+
+        Capacities are computed group by group and by closed forms; this is the check of the whole.
+        """
+        fleet = self._fleet(solution)
+        planned = predict_fleet(fleet, self._planned_z).summaries()
+        pools: set[Phase] = set()
+        for target in self.service.slo.targets:
+            summary = planned[0] if target.metric is Metric.TTFT else planned[1]
+            if getattr(summary, target.statistic) > target.limit:
+                apart = Phase.PREFILL if target.metric is Metric.TTFT else Phase.DECODE
+                pools |= {g.phase for g in fleet.groups if g.phase in (apart, Phase.COLOCATED)}
+        return pools
+
+    def _corrected(self, solution: Solution, pools: set[Phase]) -> _Search:
+        """The same search with less capacity for the groups of `pools` that `solution` uses."""
+        used = {i for i, n in enumerate(solution.replicas) if n}
+        corrected = tuple(
+            replace(c, curve=_scaled(c.curve, CORRECTION)) if i in used and c.phase in pools else c
+            for i, c in enumerate(self.candidates.candidates)
+        )
+        return replace(
+            self,
+            candidates=replace(self.candidates, candidates=corrected),
+            problem=replace(self.problem, candidates=corrected),
+        )
+
+    def _compared(self, solution: Solution) -> Plan:
+        """The plan with what it is compared with."""
+        missed = self._missed(solution)
+        if missed and not solution.interrupted:
+            pools = " and ".join(sorted(missed))
+            raise SolverError(f"no plan was found that holds as a whole: {pools} keeps missing an SLO")
         alternatives: tuple[Alternative, ...] = ()
         at_half = None
         if self.options.alternatives and not solution.interrupted:
@@ -276,16 +324,10 @@ class _Search:
         notes: tuple[str, ...] = (),
     ) -> Plan:
         used = [i for i, n in enumerate(solution.replicas) if n]
-        service = self._served(solution)
-        deployed = {i: self._deployed(i, solution) for i in used}
-        fleet = Fleet(
-            service=service,
-            engine=self.engine,
-            groups=tuple(deployed.values()),
-            routing=self.scenario.options.routing,
-        )
-        groups = _named_apart(tuple(self._group(i, solution, fleet, deployed[i]) for i in used))
-        prediction = self._prediction(service, fleet, solution)
+        fleet = self._fleet(solution)
+        members = zip(used, fleet.groups, strict=True)
+        groups = _named_apart(tuple(self._group(i, solution, fleet, group) for i, group in members))
+        prediction = self._prediction(fleet.service, fleet, solution)
         return Plan(
             status=solution.status,
             objective=self.scenario.objective,
@@ -308,6 +350,21 @@ class _Search:
             provenance=self._provenance(used),
             notes=(*notes, *self._notes(solution, groups)),
             cost_at_half_confidence=at_half,
+        )
+
+    @property
+    def _planned_z(self) -> float:
+        """Normal quantile of the model error that is planned for."""
+        return float(normal_quantile(self.scenario.options.confidence))
+
+    def _fleet(self, solution: Solution) -> Fleet:
+        """The groups of `solution` as they stand behind the router."""
+        used = [i for i, n in enumerate(solution.replicas) if n]
+        return Fleet(
+            service=self._served(solution),
+            engine=self.engine,
+            groups=tuple(self._deployed(i, solution) for i in used),
+            routing=self.scenario.options.routing,
         )
 
     def _served(self, solution: Solution) -> Service:
@@ -334,7 +391,7 @@ class _Search:
         )
 
     def _occupancy(self, fleet: Fleet, group: Deployed) -> Occupancy:
-        z = float(normal_quantile(self.scenario.options.confidence))
+        z = self._planned_z
         if group.phase is Phase.PREFILL:
             return prefill_occupancy(fleet, group, z)
         if group.phase is Phase.DECODE:
@@ -403,7 +460,7 @@ class _Search:
         return moved / own
 
     def _prediction(self, service: Service, fleet: Fleet, solution: Solution) -> ServicePrediction:
-        planned_z = float(normal_quantile(self.scenario.options.confidence))
+        planned_z = self._planned_z
         expected, planned, low, high = (
             predict_fleet(fleet, z).summaries() for z in (0.0, planned_z, -INTERVAL_Z, INTERVAL_Z)
         )
@@ -464,6 +521,9 @@ class _Search:
 
     def _notes(self, solution: Solution, groups: tuple[Group, ...]) -> tuple[str, ...]:
         notes = [self.service.workload.note] if self.service.workload.note else []
+        asked = self.document.get("workload")
+        if self.scenario.objective is Objective.THROUGHPUT and "request_rate" in (asked or {}):
+            notes.append("request_rate is not used: objective throughput looks for the largest rate")
         if solution.interrupted:
             notes.append("search interrupted: this is the best plan found so far")
         types = {g.gpu for g in groups if g.phase is not Phase.COLOCATED}
@@ -482,6 +542,10 @@ class _Search:
         if any(g.binds is Binding.NETWORK for g in groups):
             notes.append("the network binds: a faster one carries more load on the same GPUs")
         return tuple(notes)
+
+
+def _scaled(curve: CapacityCurve, factor: float) -> CapacityCurve:
+    return replace(curve, per_replica=tuple(factor * rate for rate in curve.per_replica))
 
 
 def _named_apart(groups: tuple[Group, ...]) -> tuple[Group, ...]:

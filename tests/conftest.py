@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,9 @@ from planner import catalog
 from planner.documents.scenario import LoadedScenario, scenario_from_text
 from planner.engines import load_engine
 from planner.specs import GPU, Engine, Lengths, Marginal, Model, Period, Workload
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as under nohup; children would ignore it as well
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SCENARIO = {
     "model": "meta-llama/Llama-3.1-8B-Instruct",

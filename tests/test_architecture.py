@@ -78,7 +78,7 @@ NOWHERE = ("scipy", "numba", "torch", "pandas", "matplotlib", "plotly")
 
 UNIT_LITERALS = {
     "planner/queueing/waiting.py": {"1e6"},  # a decay rate without unit that stands for infinity
-    "planner/documents/scenario_schema.py": {"1e9", "1e15", "1024"},  # the largest numbers that are accepted
+    "planner/documents/scenario_schema.py": {"1e-6", "1e9", "1e15", "1024"},  # the largest numbers that are accepted
     "planner/lengths.py": {"1000"},  # probabilities in steps of a thousandth
     "planner/program/infeasible.py": {"10**6"},  # an upper bound of slacks
 }

@@ -184,7 +184,7 @@ def test_colocated_state_balances(h100, llama_8b, vllm, workload):
     batch = np.array([[1.0], [16.0], [128.0]])
     for policy in SchedulerPolicy:
         state, _ = colocated_state(r, traffic, policy, np.array([2048.0]), batch)
-        assert state.rate * traffic.mean_osl * state.step == pytest.approx(batch)
+        assert state.rate * traffic.colocated_steps * state.step == pytest.approx(batch)
         assert state.decode_step / (1 - state.rate * state.stolen) == pytest.approx(state.step)
         assert state.decode_step[:, 0] == pytest.approx(
             decode_step_time(r, batch, traffic.decode_context)[:, 0], rel=1e-12

@@ -69,7 +69,7 @@ def test_decode_breakdown_adds_up_to_the_step(layout, batch):
     assert sum(line.time for line in lines) == pytest.approx(step(batch, 1500.0, r), rel=1e-12)
     assert all(line.time >= 0 for line in lines)
     assert lines[-1].name == "host"
-    assert lines[-1].time == pytest.approx(VLLM.step_overhead, rel=1e-6)
+    assert lines[-1].time == pytest.approx(layout[1].pp * VLLM.step_overhead, rel=1e-6)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
@@ -79,7 +79,7 @@ def test_prefill_breakdown_adds_up_to_the_prompt(layout, query):
     lines = prefill_breakdown(r, query, 500.0, 2048.0)
     time = prompt_time(r, query, 500.0, 2048.0)
     assert sum(line.time for line in lines) == pytest.approx(float(time.service[0]), rel=1e-12)
-    assert lines[-1].time == pytest.approx(VLLM.step_overhead * float(time.steps[0]), rel=1e-6)
+    assert lines[-1].time == pytest.approx(layout[1].pp * VLLM.step_overhead * float(time.steps[0]), rel=1e-6)
 
 
 def test_decode_step_of_one_gpu_by_its_parts():
@@ -186,14 +186,13 @@ def test_tensor_parallel_helps_more_on_nvlink_than_on_pcie():
 
 
 def test_a_pipeline_adds_hand_overs_and_shares_the_batch():
-    """Every stage runs the micro-batch B / pp; a step passes all of them."""
+    """Every stage runs the micro-batch B / pp, and prepares it; a step passes all of them."""
     one = replicas(("h100-sxm", Parallelism(pp=1)))
     four = replicas(("h100-sxm", Parallelism(pp=4)))
-    assert step(64.0, r=four) == pytest.approx(step(16.0, r=one) + 3 * PIPELINE_OVERHEAD, rel=1e-12)
+    more = 3 * (PIPELINE_OVERHEAD + VLLM.step_overhead)
+    assert step(64.0, r=four) == pytest.approx(step(16.0, r=one) + more, rel=1e-12)
     whole = float(prompt_time(one, 1000.0, 0.0, 8192.0).service[0])
-    assert float(prompt_time(four, 1000.0, 0.0, 8192.0).service[0]) == pytest.approx(
-        whole + 3 * PIPELINE_OVERHEAD, rel=1e-12
-    )
+    assert float(prompt_time(four, 1000.0, 0.0, 8192.0).service[0]) == pytest.approx(whole + more, rel=1e-12)
 
 
 # --------------------------------------------------------------------------------------------

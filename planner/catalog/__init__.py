@@ -164,6 +164,13 @@ def model_names() -> tuple[str, ...]:
     return tuple(entry.ids[0] for entry in _models())
 
 
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # no name that a file could have
+        return False
+
+
 def load_model(name_or_path: str | Path, base: str | Path | None = None) -> Model:
     """A model by name, or by the path of a ``config.json`` or of a model directory.
 
@@ -186,7 +193,7 @@ def load_model(name_or_path: str | Path, base: str | Path | None = None) -> Mode
     if found is not None:
         return model_from_config(found.config, found.id, found.source)
     path = resolved_path(name_or_path, base)
-    if path.exists():
+    if _exists(path):
         return load_model_config(path)
     ids = [named.id for named in _models_by_name().values()]
     near = did_you_mean(name_or_path, [*ids, *(id_.rpartition("/")[2] for id_ in ids)])

@@ -10,6 +10,7 @@ from planner.cli.output import echo_json, progress, width
 from planner.documents.files import check_writable, read_text, write_text_atomic
 from planner.documents.plan import dump_plan, plan_to_document
 from planner.documents.scenario import LoadedScenario, read_scenario, scenario_from_text
+from planner.errors import SpecError
 from planner.plan import Plan
 from planner.workflow import DEFAULT_GAP, SolveOptions
 from planner.workflow import solve as solve_scenario
@@ -55,6 +56,7 @@ def solve(
     for path in (output, save_lp):
         if path is not None:
             check_writable(path)
+    _refuse_the_same(scenario, output, save_lp)
     loaded = _read(scenario)
     with progress("reading") as on_stage:
         options = SolveOptions(
@@ -69,6 +71,17 @@ def solve(
     if output is not None:
         write_text_atomic(output, dump_plan(plan, reproducible=reproducible))
     _print(plan, as_json, output, reproducible)
+
+
+def _refuse_the_same(scenario: Path, *outputs: Path | None) -> None:
+    """No output may replace the scenario or another output."""
+    taken = [scenario.resolve()]
+    for path in outputs:
+        if path is None:
+            continue
+        if path.resolve() in taken and not path.is_char_device():
+            raise SpecError(f"{path}: would replace another file of this command; give each its own name")
+        taken.append(path.resolve())
 
 
 def _read(scenario: Path) -> LoadedScenario:

@@ -142,7 +142,7 @@ class WorkloadDocument(DocumentModel):
 
     request_rate: (
         Annotated[
-            Annotated[float, Field(gt=0, le=1e9)],
+            Annotated[float, Field(ge=1e-6, le=1e9)],
             _refuse((list, dict), "a schedule of rates is not supported by this version", "give one number"),
         ]
         | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from planner.arrays import FloatArray, Numbers
-from planner.specs import Attention, Dtype, Indexer, LatentAttention, Layer, Model, StateMixer
+from planner.specs import Attention, Dtype, Indexer, LatentAttention, Layer, LayerRun, Model, StateMixer
 from planner.transformer.weights import SIXTEEN_BIT, stages
 
 INDEX_SCALE_BLOCK = 128  # elements of an indexer key that share one fp32 scale
@@ -60,19 +60,25 @@ def kv_bytes(model: Model, dtype: Dtype, context: Numbers) -> FloatArray:
     return np.asarray(sum(run.count * layer_kv_bytes(run.layer, dtype, context) for run in model.kinds))
 
 
+def _grows(model: Model) -> list[LayerRun]:
+    """Layers whose cache grows with the context: those of full attention, or, where every layer has a
+    window, all of them, until their windows are full."""
+    caching = [run for run in model.kinds if layer_kv_bytes_per_token(run.layer, Dtype.BF16) > 0]
+    return [run for run in caching if _window(run.layer) is None] or caching
+
+
 def kv_bytes_per_token(model: Model, dtype: Dtype) -> float:
-    """What each further token adds once windows are full: layers of full attention, each head once. [B]"""
-    return sum(
-        run.count * layer_kv_bytes_per_token(run.layer, dtype)
-        for run in model.kinds
-        if _window(run.layer) is None
-    )
+    """What each further token adds once the windows of some layers are full, each head once. [B]"""
+    return sum(run.count * layer_kv_bytes_per_token(run.layer, dtype) for run in _grows(model))
 
 
 def kv_bytes_per_sequence(model: Model, dtype: Dtype) -> float:
-    """What a long sequence keeps whatever its length: full windows and recurrent states. [B]"""
+    """What a long sequence keeps beside its growing layers: full windows and recurrent states. [B]"""
     total = 0.0
+    growing = _grows(model)
     for run in model.kinds:
+        if run in growing:
+            continue
         window = _window(run.layer)
         if isinstance(run.layer.attention, StateMixer):
             total += run.count * state_bytes(run.layer.attention)

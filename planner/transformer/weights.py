@@ -221,9 +221,7 @@ def _layers_between(model: Model, start: int, stop: int) -> Iterator[tuple[int, 
         at += run.count
 
 
-def stages(
-    model: Model, pp: int, split: tuple[int, ...] | None = None
-) -> Iterator[list[tuple[int, Layer]]]:
+def stages(model: Model, pp: int, split: tuple[int, ...] | None = None) -> Iterator[list[tuple[int, Layer]]]:
     """Layers of each pipeline stage, in order; `split` names their numbers where the engine is told them."""
     start = 0
     for size in split or stage_layers(model.num_layers, pp):
