@@ -60,6 +60,7 @@ from planner.units import MEGA, SECONDS_PER_HOUR
 DEFAULT_GAP = 0.005
 MOST_CORRECTIONS = 6
 CORRECTION = 0.95  # of the capacity of groups that together miss an SLO [1]
+NO_SUCH_FLEET = "no such fleet meets the scenario"
 BATCH_MARGIN = 1.1  # of max_num_seqs over the batch that 99.9 % of steps stay below [1]
 
 
@@ -249,12 +250,13 @@ class _Search:
             save_lp(self.problem, draft)
             write_text_atomic(path, draft.read_text(encoding="utf-8"))
 
-    def _solve(self, problem: Problem) -> Solution:
-        return solve_program(problem, solver=self.options.solver, time_limit=self.options.time_limit)
+    def _solve(self, problem: Problem, explain: bool = True) -> Solution:
+        options = self.options
+        return solve_program(problem, solver=options.solver, time_limit=options.time_limit, explain=explain)
 
     def _solve_beside(self, problem: Problem) -> Solution:
         """Solve something that the plan is compared with; an interrupt ends the comparing."""
-        solution = self._solve(problem)
+        solution = self._solve(problem, explain=False)
         if solution.interrupted:
             raise KeyboardInterrupt
         return solution
@@ -278,7 +280,9 @@ class _Search:
             return self._described(name, solution)
         try:
             return self._described(name, self._solve_beside(problem))
-        except (InfeasibleError, SolverError) as error:
+        except InfeasibleError:
+            return Alternative(name=name, value=None, cost=None, summary="none", reason=NO_SUCH_FLEET)
+        except SolverError as error:
             return Alternative(name=name, value=None, cost=None, summary="none", reason=_first_line(error))
 
     def _satisfies(self, problem: Problem, solution: Solution) -> bool:

@@ -77,8 +77,10 @@ NOWHERE = ("scipy", "numba", "torch", "pandas", "matplotlib", "plotly")
 """Heavy libraries that `solve` does without."""
 
 UNIT_LITERALS = {
+    "planner/candidates.py": {"2**20"},  # replicas of a group, at most
+    "planner/infeasibility.py": {"1000.0"},  # how much faster a network is tried
     "planner/queueing/waiting.py": {"1e6"},  # a decay rate without unit that stands for infinity
-    "planner/documents/scenario_schema.py": {"1e-6", "1e9", "1e15", "1024"},  # the largest numbers that are accepted
+    "planner/documents/scenario_schema.py": {"1e9", "1e15", "1024"},  # the largest numbers that are accepted
     "planner/lengths.py": {"1000"},  # probabilities in steps of a thousandth
     "planner/program/infeasible.py": {"10**6"},  # an upper bound of slacks
 }

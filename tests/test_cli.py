@@ -635,7 +635,7 @@ def test_predict_a_model_that_does_not_fit(planner: Runner) -> None:
         10,
     ]
     result = planner(*arguments)
-    assert "the smallest TP that fits is" in failed(result, 3)
+    assert "the smallest layout that fits is TP" in failed(result, 3)
     document = json.loads(planner(*arguments, "--json").out)
     assert document["fits"] is False
     assert document["ttft_ms"] is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from itertools import pairwise
 
@@ -202,8 +203,15 @@ def test_illegal_pairs_are_refused(llama_8b, vllm, h100):
 
 
 def test_a_world_size_without_all_reduce_is_refused(llama_8b, vllm, h100):
-    sixteen = Replicas(count=1, gpu=h100, parallelism=Parallelism(tp=16))
+    wide = dataclasses.replace(h100, node_size=16)
+    sixteen = Replicas(count=1, gpu=wide, parallelism=Parallelism(tp=16))
     with pytest.raises(SpecError, match="no all-reduce over 16 GPUs"):
+        Configuration(model=llama_8b, precision=BF16, engine=vllm, colocated=sixteen)
+
+
+def test_a_replica_stays_within_a_node(llama_8b, vllm, h100):
+    sixteen = Replicas(count=1, gpu=h100, parallelism=Parallelism(tp=4, pp=4))
+    with pytest.raises(SpecError, match="TP4 PP4 needs 16 GPUs, a node of h100-sxm has 8"):
         Configuration(model=llama_8b, precision=BF16, engine=vllm, colocated=sixteen)
 
 
@@ -214,7 +222,7 @@ def test_what_does_not_fit_is_refused_with_the_smallest_tp(llama_70b, vllm, h100
         engine=vllm,
         colocated=Replicas(count=1, gpu=h100, parallelism=Parallelism()),
     )
-    with pytest.raises(InfeasibleError, match=r"the smallest TP that fits is [24]"):
+    with pytest.raises(InfeasibleError, match=r"the smallest layout that fits is TP[24]"):
         predict(c, Load(isl=1000, osl=100, concurrency=1))
 
 

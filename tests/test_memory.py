@@ -141,7 +141,7 @@ def test_405b_on_one_h100_is_refused_with_the_shortfall(h100, vllm):
     budget = memory_budgets(model, FP8, vllm, h100, ONE, vllm.prefill_token_budget, vllm.max_num_seqs)[0]
     assert refused.value.shortfall == f"{-budget.kv_cache / GIB:.1f} GiB per GPU"
     assert -budget.kv_cache / GIB > 300
-    assert any("smallest TP that fits is 8" in hint for hint in refused.value.suggestions)
+    assert any("smallest layout that fits is TP8" in hint for hint in refused.value.suggestions)
 
 
 @pytest.mark.parametrize(("precision", "fewest"), [(FP8, 8), (BF16, 16)])

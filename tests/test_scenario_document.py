@@ -211,8 +211,8 @@ BAD = [
     ),
     (("objective: cost", "budget_per_hour: 0"), "line 19: budget_per_hour: must be > 0, got 0"),
     # traffic
-    (("request_rate: 20", "request_rate: -20"), "line 5: workload.request_rate: must be > 0, got -20"),
-    (("request_rate: 20", "request_rate: 0"), "line 5: workload.request_rate: must be > 0, got 0"),
+    (("request_rate: 20", "request_rate: -20"), "line 5: workload.request_rate: must be >= 1e-06, got -20"),
+    (("request_rate: 20", "request_rate: 0"), "line 5: workload.request_rate: must be >= 1e-06, got 0"),
     (
         ("request_rate: 20", "request_rate: .inf"),
         "line 5: workload.request_rate: must be a finite number, got",

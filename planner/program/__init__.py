@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from planner.errors import SpecError
+from planner.errors import InfeasibleError, SpecError
 from planner.program.backends import write_lp
 from planner.program.infeasible import Diagnosis, diagnose
 from planner.program.problem import Candidate, CapacityCurve, GpuType, Problem, Solution
@@ -30,7 +30,9 @@ __all__ = [
 ]
 
 
-def solve(problem: Problem, *, solver: str = "highs", time_limit: float | None = None) -> Solution:
+def solve(
+    problem: Problem, *, solver: str = "highs", time_limit: float | None = None, explain: bool = True
+) -> Solution:
     """The best plan of `problem`, checked against every constraint.
 
     Parameters
@@ -39,6 +41,8 @@ def solve(problem: Problem, *, solver: str = "highs", time_limit: float | None =
         "highs" or "cbc".
     time_limit : float, optional
         [s]
+    explain : bool
+        Whether an infeasible program is diagnosed, which takes longer than solving it.
 
     Raises
     ------
@@ -52,6 +56,8 @@ def solve(problem: Problem, *, solver: str = "highs", time_limit: float | None =
     _require_finite(problem)
     solution = _solve(problem, solver=solver, time_limit=time_limit)
     if solution is None:
+        if not explain:
+            raise InfeasibleError("no fleet of this kind")
         raise diagnose(problem, solver=solver).error()
     return solution
 
