@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 from planner.candidates import CandidateSet, Rejection, build_candidates
 from planner.errors import InfeasibleError
-from planner.program import Problem
 from planner.specs import Engine, Metric, Phase, Scenario, Service, Slo
 from planner.units import BITS_PER_BYTE, GIGA, MILLI
 
@@ -34,7 +33,6 @@ def explain(
     service: Service,
     engine: Engine,
     candidates: CandidateSet,
-    problem: Problem,
     error: InfeasibleError,
 ) -> InfeasibleError:
     """The error to show: the program's diagnosis, or the SLO that no replica meets."""

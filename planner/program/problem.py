@@ -249,6 +249,11 @@ class Solution:
     status: PlanStatus
     interrupted: bool = False
 
+    @property
+    def used(self) -> tuple[int, ...]:
+        """Candidates with replicas."""
+        return tuple(i for i, n in enumerate(self.replicas) if n)
+
 
 def _known(price: float | None) -> float:
     if price is None:
