@@ -27,6 +27,7 @@ from planner.traffic import Traffic
 from planner.transformer import kv_bytes
 from planner.units import MEGA, SECONDS_PER_HOUR
 
+NETWORK_NOTED = 0.5  # load from which a network that binds is worth a note [1]
 BATCH_MARGIN = 1.1  # of max_num_seqs over the batch that 99 % of steps stay below [1]
 
 
@@ -67,7 +68,7 @@ class Assembly:
             routing=self.question.scenario.options.routing.value,
             scenario=self.question.document,
             provenance=self._provenance(solution),
-            notes=(*notes, *self._notes(solution, groups)),
+            notes=(*notes, *self._notes(solution, groups, prediction)),
             cost_at_half_confidence=at_half,
         )
 
@@ -206,7 +207,9 @@ class Assembly:
             lines.append(f"traffic {workload.name}: {workload.citation}")
         return tuple(lines)
 
-    def _notes(self, solution: Solution, groups: tuple[Group, ...]) -> tuple[str, ...]:
+    def _notes(
+        self, solution: Solution, groups: tuple[Group, ...], prediction: ServicePrediction
+    ) -> tuple[str, ...]:
         notes = [self.question.service.workload.note] if self.question.service.workload.note else []
         asked = self.question.document.get("workload")
         if self.question.scenario.objective is Objective.THROUGHPUT and "request_rate" in (asked or {}):
@@ -227,7 +230,9 @@ class Assembly:
         estimated = sorted({g.gpu for g in groups if g.calibration == "estimated"})
         if estimated:
             notes.append(f"calibration of {', '.join(estimated)} is estimated, not measured")
-        if any(g.binds is Binding.NETWORK for g in groups):
+        if not all(math.isfinite(p.high.p99) for p in (prediction.ttft, prediction.tpot)):
+            notes.append("at the upper end of the model error there is no steady state; headroom would help")
+        if any(g.binds is Binding.NETWORK and g.utilization > NETWORK_NOTED for g in groups):
             notes.append("the network binds: a faster one carries more load on the same GPUs")
         return tuple(notes)
 

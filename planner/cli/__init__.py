@@ -68,8 +68,8 @@ def group() -> None:
     Which GPU types, and how many, for prefill and for decode, so that TTFT and TPOT objectives are met
     at least cost.
 
-    Exit codes: 0 ok, 2 bad input, 3 infeasible, 4 the solver failed or ran out of time, 5 the plan
-    did not hold in simulation.
+    Exit codes: 0 ok, 1 internal error, 2 bad input, 3 infeasible, 4 the solver failed or ran out of time,
+    5 the plan did not hold in simulation, 130 interrupted.
     """
 
 

@@ -12,8 +12,19 @@ from planner.documents.plan import dump_plan, plan_to_document
 from planner.documents.scenario import LoadedScenario, read_scenario, scenario_from_text
 from planner.errors import SpecError
 from planner.plan import Plan
+from planner.units import SECONDS_PER_HOUR
 from planner.workflow import DEFAULT_GAP, SolveOptions
 from planner.workflow import solve as solve_scenario
+
+
+_WEEK = 7 * 24 * SECONDS_PER_HOUR
+
+
+def _seconds(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
+    """A time limit above 0 and below a week; also refuses what is no number."""
+    if value is not None and not 0 < value <= _WEEK:
+        raise click.BadParameter(f"must be > 0 and at most {_WEEK:,.0f} s (a week), got {value}")
+    return value
 
 
 @click.command()
@@ -22,9 +33,7 @@ from planner.workflow import solve as solve_scenario
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON instead of tables.")
 @click.option("--no-verify", is_flag=True, help="Do not check the plan by simulation.")
 @click.option("--solver", type=click.Choice(["highs", "cbc"]), default="highs", show_default=True)
-@click.option(
-    "--time-limit", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Of one program. [s]"
-)
+@click.option("--time-limit", type=float, callback=_seconds, metavar="S", help="Of one program. [s]")
 @click.option(
     "--gap",
     type=click.FloatRange(0, 1, max_open=True),

@@ -89,7 +89,7 @@ def _print_head(console: Console, plan: Plan, prediction: ServicePrediction) -> 
     precision = f"{first.precision.weights} weights, {first.precision.kv_cache} KV cache"
     console.print(Text(prediction.service, style="bold"))
     engine = f"{plan.engine} {plan.engine_version}"
-    console.print(f"{precision}; {engine}; {prediction.request_rate:g} req/s; {_pools(plan)}\n")
+    console.print(f"{precision}; {engine}; {_figure(prediction.request_rate)} req/s; {_pools(plan)}\n")
 
 
 def _pools(plan: Plan) -> str:
@@ -102,10 +102,10 @@ def _groups_table(groups: Sequence[Group], without: frozenset[str]) -> Table:
     for g in groups:
         cells = {
             "GPUs": str(g.num_gpus),
-            "req/s": f"{g.request_rate:.3g}",
+            "req/s": _figure(g.request_rate, 3),
             "load": f"{g.utilization:.0%}",
             "busy": f"{g.busy:.0%}",
-            "batch": f"{g.mean_batch:.3g}",
+            "batch": _figure(g.mean_batch, 3),
             "$/h": _money(g.cost),
         }
         table.add_row(
@@ -186,14 +186,14 @@ def _print_cost(console: Console, plan: Plan) -> None:
             )
             priced = [f"${value:.3g} {name}" for value, name in parts if value is not None]
             console.print("per million tokens: " + ", or ".join(priced))
-    console.print(f"power {plan.power / KILO:.3g} kW (TDP of what is paid for)")
+    console.print(f"power {_figure(plan.power / KILO, 3)} kW (TDP of what is paid for)")
 
 
 def _alternatives_table(plan: Plan) -> Table:
     unit = _unit(plan.objective)
     table = _table("beside it", unit, "against plan", "fleet", right=(unit, "against plan"))
     for a in plan.alternatives:
-        value = "none" if a.value is None else f"{a.value:,.4g}"
+        value = "none" if a.value is None else _figure(a.value)
         table.add_row(a.name, value, _against(plan, a), a.summary if not a.reason else a.reason)
     return table
 
@@ -221,7 +221,7 @@ def _verdict(plan: Plan) -> list[str]:
     other = by_name.get(other_name)
     if other is None:
         return []
-    mine = f"{plan.value:,.4g} {_unit(plan.objective)}"
+    mine = f"{_figure(plan.value)} {_unit(plan.objective)}"
     word = "colocated serving" if plan.pool(Phase.COLOCATED) else "disaggregation"
     rival = other_name.removeprefix("best ")
     if other.value is None:
@@ -229,7 +229,7 @@ def _verdict(plan: Plan) -> list[str]:
     if abs(other.value / plan.value - 1) < MILLI / 2:
         return [f"{word} and {rival} serving come to the same {mine}"]
     advice = "do not disaggregate: " if plan.pool(Phase.COLOCATED) else ""
-    return [f"{advice}{word} wins, {mine} against {other.value:,.4g} {rival}"]
+    return [f"{advice}{word} wins, {mine} against {_figure(other.value)} {rival}"]
 
 
 def _print_search(console: Console, plan: Plan) -> None:
@@ -247,6 +247,11 @@ def _milliseconds(seconds: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
+def _figure(value: float, digits: int = 4) -> str:
+    """A number with some significant digits, and all digits before the point."""
+    return f"{value:,.0f}" if abs(value) >= 10**digits else f"{value:.{digits}g}"
+
+
 def _money(value: float | None) -> str:
     return "" if value is None else f"{value:,.2f}"
 
@@ -260,13 +265,14 @@ def print_prediction(configuration: Configuration, load: Load, p: Prediction, wi
     console = _console(width)
     console.print(Text(_title(configuration), style="bold"))
     offered = f"{load.concurrency:g} clients" if load.concurrency is not None else f"{load.rate:g} req/s"
-    console.print(f"{load.isl:g} tokens in, {load.osl:g} out; {offered}; {configuration.engine.name}\n")
+    console.print(f"{load.isl:,.6g} tokens in, {load.osl:,.6g} out; {offered}; {configuration.engine.name}\n")
     table = _table("", "mean [ms]", "80 % interval", right=("mean [ms]", "80 % interval"))
     for name, value, (low, high) in (("TTFT", p.ttft, p.ttft_range), ("TPOT", p.tpot, p.tpot_range)):
         table.add_row(name, _milliseconds(value), f"{_milliseconds(low)}-{_milliseconds(high)}")
     console.print(table)
     console.print(
-        f"{p.rate:.3g} req/s, {p.rate * load.osl:,.0f} output tok/s, {p.batch:.3g} sequences per decode step"
+        f"{_figure(p.rate, 3)} req/s, {p.rate * load.osl:,.0f} output tok/s, "
+        f"{_figure(p.batch, 3)} sequences per decode step"
     )
     m = p.memory
     console.print(
