@@ -16,7 +16,6 @@ from planner.units import SECONDS_PER_HOUR
 from planner.workflow import DEFAULT_GAP, SolveOptions
 from planner.workflow import solve as solve_scenario
 
-
 _WEEK = 7 * 24 * SECONDS_PER_HOUR
 
 
