@@ -1,0 +1,92 @@
+"""Serving engines at a version."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planner.specs.kinds import Dtype, Phase, SchedulerPolicy
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TransferCosts:
+    """What moving a KV cache between replicas costs an engine, beside the bytes.
+
+    Attributes
+    ----------
+    rdma_efficiency, tcp_efficiency : float
+        Share of line rate reached. [1]
+    fixed : float
+        Per request: handshake and scheduling. [s]
+    per_block : float
+        Per KV block descriptor. [s]
+    overlap : float
+        Share of the transfer hidden behind the rest of the prefill. [1]
+    """
+
+    rdma_efficiency: float
+    tcp_efficiency: float
+    fixed: float
+    per_block: float
+    overlap: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Engine:
+    """A serving engine at one version: overheads, scheduler, memory reserves.
+
+    Attributes
+    ----------
+    step_overhead, sequence_overhead : float
+        Host time of a step, and per sequence of a step. [s]
+    decode_scale, prefill_scale : float
+        Multipliers on kernel time of decode steps and prompts. [1]
+    memory_utilization : float
+        Share of a GPU's memory that the engine takes.
+    non_torch_single, non_torch_parallel : float
+        Memory outside the allocator (context, NCCL buffers) at TP 1 and above. [B]
+    logits_bytes_per_entry : float
+        Peak sampler memory per sequence and vocabulary entry. [B]
+    max_num_seqs : int
+        Default limit of sequences in a step.
+    token_budgets : tuple of int
+        Values of max_num_batched_tokens worth trying for colocated replicas. [tok]
+    prefill_token_budget : int
+        max_num_batched_tokens of a prefill replica. [tok]
+    graph_batch_sizes : tuple of int
+        Captured decode batch sizes, ascending; a step is padded to the next, and runs without a
+        graph beyond the last.
+    eager_overhead : float
+        Extra host time per layer of a step without a graph. [s]
+    block_size : int
+        Tokens of a KV block.
+    first_token_phase : Phase
+        Which side emits the first token under disaggregation.
+    weight_only_dtypes : tuple of Dtype
+        Weight formats that run with 16-bit arithmetic where a GPU has no such tensor cores.
+    log_sd : float
+        Spread of the end-to-end model error with these constants, in natural log. [1]
+    """
+
+    name: str
+    version: str
+    scheduler: SchedulerPolicy
+    step_overhead: float
+    sequence_overhead: float
+    decode_scale: float
+    prefill_scale: float
+    memory_utilization: float
+    non_torch_single: float
+    non_torch_parallel: float
+    logits_bytes_per_entry: float
+    max_num_seqs: int
+    token_budgets: tuple[int, ...]
+    prefill_token_budget: int
+    graph_batch_sizes: tuple[int, ...]
+    eager_overhead: float
+    block_size: int
+    first_token_phase: Phase
+    weight_only_dtypes: tuple[Dtype, ...]
+    transfer: TransferCosts
+    connector: str
+    log_sd: float
+    provenance: str = ""
