@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from planner.catalog import load_gpu, load_model
+from planner.cli.options import replica_options
 from planner.cli.output import echo_json, width
 from planner.configuration import default_precision
 from planner.engines import load_engine
@@ -19,15 +20,7 @@ from planner.units import GIB
 
 
 @click.command()
-@click.option("--model", "-m", required=True, help="Catalogue name, config.json or model directory.")
-@click.option("--gpu", "-g", required=True, help="GPU profile name or path.")
-@click.option("--tp", type=click.IntRange(1), default=1, show_default=True, help="Tensor parallel size.")
-@click.option("--pp", type=click.IntRange(1), default=1, show_default=True, help="Pipeline parallel size.")
-@click.option("--ep", type=click.IntRange(1), default=1, show_default=True, help="Expert parallel size.")
-@click.option("--dp", type=click.IntRange(1), default=1, show_default=True, help="Attention ranks.")
-@click.option("--engine", default="vllm", show_default=True)
-@click.option("--precision", help="Of the weights; default: the checkpoint's.")
-@click.option("--kv-cache-dtype", help="Default: the checkpoint's, else 16-bit.")
+@replica_options
 @click.option("--context", type=click.IntRange(1), help="Tokens of a sequence; default: the model's longest.")
 @click.option("--max-num-batched-tokens", type=click.IntRange(1), help="Default: the engine's.")
 @click.option("--max-num-seqs", type=click.IntRange(1), help="Default: the engine's.")

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from planner.catalog import load_gpu, load_model
+from planner.cli.options import replica_options
 from planner.cli.output import echo_json, width
 from planner.configuration import Configuration, Load, Prediction, Replicas, default_precision
 from planner.configuration import predict as predict_configuration
@@ -22,15 +23,7 @@ _POOL = re.compile(r"(\d+)\s*x\s*(?:tp)?(\d+)(?:@(.+))?", re.IGNORECASE)
 
 
 @click.command()
-@click.option("--model", "-m", required=True, help="Catalogue name, config.json or model directory.")
-@click.option("--gpu", "-g", required=True, help="GPU profile name or path.")
-@click.option("--tp", type=click.IntRange(1), default=1, show_default=True, help="Tensor parallel size.")
-@click.option("--pp", type=click.IntRange(1), default=1, show_default=True, help="Pipeline parallel size.")
-@click.option("--ep", type=click.IntRange(1), default=1, show_default=True, help="Expert parallel size.")
-@click.option("--dp", type=click.IntRange(1), default=1, show_default=True, help="Data parallel size.")
-@click.option("--engine", default="vllm", show_default=True)
-@click.option("--precision", help="Of the weights; default: the checkpoint's.")
-@click.option("--kv-cache-dtype", help="Default: the checkpoint's, else 16-bit.")
+@replica_options
 @click.option("--mode", type=click.Choice(["colocated", "disagg"]), default="colocated", show_default=True)
 @click.option("--replicas", type=click.IntRange(1), default=1, show_default=True, help="Colocated replicas.")
 @click.option(

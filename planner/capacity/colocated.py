@@ -1,18 +1,4 @@
-"""Load that n equal replicas carry within the SLOs: the capacity curves that the program reads.
-
-Each function takes a :class:`~planner.latency.ReplicaSet` of C replicas and a grid of N replica
-counts and returns rates per replica of shape ``(C, N)``, with what ends them. The rules are those of
-ARCHITECTURE.md, "Capacity of a group":
-
-- prefill: the exceedance of wait + own service + exposed transfer + first decode step, over all
-  prompt lengths, stays within the SLO's miss share;
-- decode: the quantile of the product-form batch keeps the step within the TPOT limit, and the
-  batch within the KV cache and the sequence limit;
-- colocated: both, with steps lengthened by the prompts mixed into them.
-
-Capacity is the rate at which percentiles meet :data:`SLO_MARGIN` times the SLO, so that a simulated
-check normally passes at once.
-"""
+"""Capacity of colocated replicas: prompts mixed into the steps of others."""
 
 from __future__ import annotations
 
@@ -23,344 +9,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.arrays import FloatArray
+from planner.capacity.decode import batch_for_tokens
+from planner.capacity.limits import Curves, Limit, pooled
+from planner.capacity.prefill import PromptQueue, sharing
 from planner.latency import Companions, PromptTime, decode_step_time, prompt_time
 from planner.operators import ReplicaSet
 from planner.plan import Binding
-from planner.queueing import (
-    ServiceShape,
-    gamma_tail,
-    normal_quantile,
-    occupancy_quantile,
-    operating_batch_for_quantile,
-    pooled_wait,
-)
-from planner.specs import Metric, Routing, SchedulerPolicy, Slo
+from planner.queueing import ServiceShape, gamma_tail, occupancy_quantile, pooled_wait
+from planner.specs import Routing, SchedulerPolicy
 from planner.traffic import Traffic
 
-SLO_MARGIN = 0.97  # share of an SLO's limit that is planned to [1]
-ADMISSION_SHARE = 0.1  # share of the TTFT miss budget left to waits for a decode slot [1]
-DEFAULT_ADMISSION_MISS = 0.01  # where no TTFT percentile bounds it [1]
-MOST_UTILIZATION = 0.995  # of a prefill queue; no steady state is near beyond [1]
-BUSY = 0.9  # utilization from which a prefill group is said to be bound by compute [1]
-PROMPTS_PER_STEP = (1, 2, 4, 8, 16, 32)
 COLOCATED_PROMPTS_PER_STEP = (1, 4)
 MOST_ELASTICITY = 0.95  # of a step in its batch; no steady state is near beyond [1]
-FIRST_STEPS = 1.5  # a new sequence waits for half a step that runs, then for its own [1]
 _TINY = 1e-30
-_LEAST_OCCUPANCY = 1e-3  # of the shortest prompt, in mean occupancies [1]
-_BISECTIONS = 22
 _BATCH_POINTS = 25
 _SHAPE_STRIDE = 4
 _LIGHT_LOAD = 0.05  # share of time that prompts take at the start of the colocated grid [1]
-_LEAST_START, _LARGEST_START = 1e-5, 1 / 128  # of that grid, in largest batches [1]
 _OUTPUT_POINTS = 12
-
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """One bound on a latency: its `probability` (None: the mean) within `time`. [1, s]"""
-
-    probability: float | None
-    time: float
-
-    @property
-    def miss(self) -> float:
-        """Share of requests that may exceed it. [1]"""
-        return 1.0 if self.probability is None else 1.0 - self.probability
-
-
-def limits(slo: Slo, metric: Metric) -> tuple[Limit, ...]:
-    """Planned bounds of one metric: the SLO's, times :data:`SLO_MARGIN`."""
-    return tuple(Limit(t.statistic.probability, SLO_MARGIN * t.limit) for t in slo.of(metric))
-
-
-def admission_miss(ttft: Sequence[Limit]) -> float:
-    """Share of requests that may have to wait for a decode slot. [1]"""
-    shares = [ADMISSION_SHARE * limit.miss for limit in ttft if limit.probability is not None]
-    return min([DEFAULT_ADMISSION_MISS, *shares])
-
-
-@dataclass(frozen=True, slots=True)
-class Curves:
-    """Rates of C replicas over N replica counts.
-
-    Attributes
-    ----------
-    starts : ndarray of int, shape (N,)
-        Replica counts.
-    per_replica : ndarray, shape (C, N)
-        Rate of one of n replicas. [req/s]
-    operating : ndarray, shape (C, N)
-        At that rate: prompts per step (prefill), or the operating batch (decode, colocated).
-    binds : ndarray of str, shape (C, N)
-        What ends the rate, a :class:`~planner.plan.Binding`.
-    """
-
-    starts: NDArray[np.int64]
-    per_replica: FloatArray
-    operating: FloatArray
-    binds: NDArray[np.str_]
-
-    def at_most(self, rate: FloatArray, binding: Binding) -> Curves:
-        """Cut the rates of replica c at ``rate[c]``, an effect that does not pool. [req/s]"""
-        cut = rate[:, None] < self.per_replica
-        share = np.where(cut, rate[:, None] / np.maximum(self.per_replica, 1e-100), 1.0)
-        return Curves(
-            self.starts,
-            np.where(cut, rate[:, None], self.per_replica),
-            np.where(cut, self.operating * share, self.operating),
-            np.where(cut, binding.value, self.binds),
-        )
-
-
-# --------------------------------------------------------------------------------------------
-# Prefill
-
-
-@dataclass(frozen=True, slots=True)
-class PrefillDemand:
-    """What a prefill group must meet.
-
-    Attributes
-    ----------
-    ttft : tuple of Limit
-    admission_miss : float
-        Part of the miss share that waits for decode slots take. [1]
-    first_step : ndarray, shape (C,)
-        Time until a new sequence's first decode step has ended. [s]
-    transfer : ndarray, shape (points, C)
-        Exposed KV transfer of each prompt length. [s]
-    routing : Routing
-    """
-
-    ttft: tuple[Limit, ...]
-    admission_miss: float
-    first_step: FloatArray
-    transfer: FloatArray
-    routing: Routing
-
-
-@dataclass(frozen=True, slots=True)
-class PromptQueue:
-    """Prefill replicas that compute `number` prompts per step.
-
-    Attributes
-    ----------
-    latency : ndarray, shape (R, points)
-        Of each prompt length beside its companions, without wait. [s]
-    shape : ServiceShape, (R,)
-        Of the time that a prompt occupies its replica.
-    """
-
-    number: int
-    latency: FloatArray
-    shape: ServiceShape
-
-
-def prompt_queues(r: ReplicaSet, traffic: Traffic, token_budget: float) -> tuple[PromptQueue, ...]:
-    """Queues of R prefill replicas, one for each number of prompts per step that fits the budget.
-
-    Under load an engine batches greedily, see :func:`sharing`; it does at least as well as the best
-    fixed number.
-    """
-    queues: list[PromptQueue] = []
-    alone: FloatArray | None = None
-    for number in PROMPTS_PER_STEP:
-        if number > 1 and number * traffic.mean_query > token_budget:
-            break
-        beside = Companions(number - 1.0, traffic.mean_query, traffic.mean_area)
-        time = prompt_time(r, traffic.query[:, None], traffic.cached[:, None], token_budget, beside)
-        service = np.ascontiguousarray(time.service.T)
-        alone = service if alone is None else alone
-        occupancy, latency = sharing(alone, service, traffic.isl_weights, number)
-        shape = ServiceShape.of(occupancy / r.lanes[:, None], traffic.isl_weights)
-        queues.append(PromptQueue(number, latency, shape))
-    return tuple(queues)
-
-
-def sharing(
-    alone: FloatArray, service: FloatArray, weights: FloatArray, number: int
-) -> tuple[FloatArray, FloatArray]:
-    r"""What a prompt occupies and what it takes when `number` prompts share its steps, shape (..., points).
-
-    Parameters
-    ----------
-    alone, service : ndarray, shape (..., points)
-        Time of each prompt length by itself, and beside ``number - 1`` average ones. [s]
-    weights : ndarray, shape (points,)
-
-    Notes
-    -----
-    Sharing saves what a step costs whatever is in it. The rest of a prompt's work stays its own, and
-    with it the variance that makes others wait: a prompt that takes :math:`s` beside `b` - 1 average ones
-    occupies :math:`s - E[s] + E[s]/b`. Of its companions those ahead are in the wait already, so that
-    half of them lengthen its own step. Both are ours; `tests/test_capacity_simulation.py` compares them
-    with a simulation of greedy batching.
-    """
-    if number == 1:
-        return service, service
-    mean = (service @ weights)[..., None]
-    occupancy = np.maximum(service - mean * (1 - 1 / number), _LEAST_OCCUPANCY * mean)
-    return occupancy, service - 0.5 * (mean - (alone @ weights)[..., None])
-
-
-def prefill_curves(
-    queues: Sequence[PromptQueue],
-    replica: NDArray[np.int64],
-    traffic: Traffic,
-    demand: PrefillDemand,
-    starts: Sequence[int],
-) -> Curves:
-    """Capacity of C prefill candidates, candidate c being replica ``replica[c]`` of the queues."""
-    counts = np.asarray(starts)
-    best = np.zeros((len(replica), len(counts)))
-    prompts = np.ones_like(best)
-    utilization = np.zeros_like(best)
-    for queue in queues:
-        load = _prefill_load(queue, replica, traffic, demand, counts)
-        rate = load / queue.shape.mean[replica][:, None]
-        better = rate > best
-        best = np.where(better, rate, best)
-        prompts = np.where(better, queue.number, prompts)
-        utilization = np.where(better, load, utilization)
-    binds = np.where(utilization >= BUSY, Binding.COMPUTE.value, Binding.TTFT.value)
-    return _pooled(Curves(counts, best, prompts, binds))
-
-
-def _prefill_load(
-    queue: PromptQueue,
-    replica: NDArray[np.int64],
-    traffic: Traffic,
-    demand: PrefillDemand,
-    counts: NDArray[np.int64],
-) -> FloatArray:
-    """Largest utilization within the limits, by bisection, shape (C, N)."""
-    weights = traffic.isl_weights
-    shape = queue.shape.at(replica).expanded()
-    latency = (queue.latency[replica] + demand.transfer.T + demand.first_step[:, None])[:, None, :]
-    low = np.zeros((len(replica), len(counts)))
-    high = np.full_like(low, MOST_UTILIZATION)
-    for _ in range(_BISECTIONS):
-        middle = 0.5 * (low + high)
-        wait = pooled_wait(demand.routing, shape, middle * counts / shape.mean, counts, traffic.arrival_scv)
-        sojourn = wait.plus(latency, weights)
-        fits = np.ones(low.shape, dtype=bool)
-        for limit in demand.ttft:
-            if limit.probability is None:
-                fits &= sojourn.mean <= limit.time
-            else:
-                fits &= sojourn.exceeds(limit.time) <= limit.miss - demand.admission_miss
-        low, high = np.where(fits, middle, low), np.where(fits, high, middle)
-    return np.where(low <= MOST_UTILIZATION * 2.0 ** (1 - _BISECTIONS), 0.0, low)
-
-
-# --------------------------------------------------------------------------------------------
-# Decode
-
-
-def batch_for_tokens(capacity: FloatArray, traffic: Traffic, miss: float) -> FloatArray:
-    r"""Sequences whose reserved tokens fit `capacity` [tok] with probability ``1 - miss``.
-
-    Notes
-    -----
-    Solves :math:`B\mu + z\sigma\sqrt{B} = capacity` for the sum of B reserved lengths.
-    """
-    z = float(normal_quantile(1 - miss)) * traffic.reserved_sd
-    mu = traffic.reserved
-    root = (np.sqrt(z * z + 4 * mu * np.maximum(capacity, 0.0)) - z) / (2 * mu)
-    return np.asarray(root * root)
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeDemand:
-    """What a decode group must meet.
-
-    Attributes
-    ----------
-    tpot : tuple of Limit
-    first_step : ndarray, shape (C,)
-        Longest step, at the operating batch, that the partners' TTFT leaves room for. [s]
-    admission_miss : float
-        Share of requests that may find no free slot. [1]
-    kv_tokens, max_num_seqs : ndarray, shape (C,)
-        Slots of one replica. [tok, 1]
-    """
-
-    tpot: tuple[Limit, ...]
-    first_step: FloatArray
-    admission_miss: float
-    kv_tokens: FloatArray
-    max_num_seqs: FloatArray
-
-
-def batch_grid(r: ReplicaSet, largest: float) -> FloatArray:
-    """Batches at which decode steps are evaluated, shape (points, C).
-
-    Captured micro-batches, and one sequence more than each: there the step jumps to that of the next
-    captured size, so that the staircase is kept and interpolation is exact between jumps.
-    """
-    captured = [float(s) for s in r.engine.graph_batch_sizes if s <= largest]
-    sizes = {*captured, *(s + 1 for s in captured if s + 1 <= largest), largest}
-    sizes |= set(np.arange(max(captured, default=0.0), largest, 64.0).tolist())
-    sizes.discard(0.0)
-    return np.asarray(np.array(sorted(sizes))[:, None] * r.lanes)
-
-
-def decode_curves(r: ReplicaSet, traffic: Traffic, demand: DecodeDemand, starts: Sequence[int]) -> Curves:
-    """Capacity of decode replicas: the operating batch whose quantiles stay within every limit."""
-    counts = np.asarray(starts)
-    grid = batch_grid(r, float(np.max(demand.max_num_seqs)))
-    times = decode_step_time(r, grid, traffic.decode_context)
-    grid, times = np.ascontiguousarray(grid.T), np.ascontiguousarray(times.T)
-
-    slots = batch_for_tokens(demand.kv_tokens, traffic, demand.admission_miss)
-    ceilings = [
-        (Binding.KV_CAPACITY, 1 - demand.admission_miss, slots),
-        (Binding.MAX_NUM_SEQS, 1 - demand.admission_miss, demand.max_num_seqs),
-    ]
-    for limit in demand.tpot:
-        # the mean of a nearly linear step is the step at the operating batch
-        probability = 0.5 if limit.probability is None else limit.probability
-        ceilings.append((Binding.TPOT, probability, _largest_batch(grid, times, limit.time)))
-
-    operating = np.full((len(grid), len(counts)), np.inf)
-    binds = np.full(operating.shape, Binding.TPOT.value, dtype="U24")
-    for binding, probability, ceiling in ceilings:
-        batch = operating_batch_for_quantile(
-            ceiling[:, None], grid[:, None, :], times[:, None, :], counts, probability
-        )
-        batch = np.where(ceiling[:, None] >= 1.0, batch, 0.0)
-        binds = np.where(batch < operating, binding.value, binds)
-        operating = np.minimum(operating, batch)
-    in_time = _largest_batch(grid, times, demand.first_step)[:, None]
-    binds = np.where(in_time < operating, Binding.TTFT.value, binds)
-    operating = np.minimum(operating, in_time)
-    step = _interpolate(grid, times, operating)
-    return _pooled(Curves(counts, operating / (traffic.mean_osl * step), operating, binds))
-
-
-def _largest_batch(grid: FloatArray, times: FloatArray, limit: FloatArray | float) -> FloatArray:
-    """Largest batch whose step stays within `limit`, interpolated; 0 where even one does not fit. (C,)"""
-    bound = np.minimum(np.broadcast_to(np.asarray(limit, dtype=np.float64), len(grid)), times[:, -1])
-    fits = np.logical_and.accumulate(times <= bound[:, None], axis=1).sum(axis=1)
-    last = np.clip(fits - 1, 0, grid.shape[1] - 2)
-    rows = np.arange(len(grid))
-    x0, x1 = grid[rows, last], grid[rows, last + 1]
-    t0, t1 = times[rows, last], times[rows, last + 1]
-    share = np.clip((bound - t0) / np.maximum(t1 - t0, 1e-12), 0.0, 1.0)
-    return np.where(fits == 0, 0.0, x0 + share * (x1 - x0))
-
-
-def _interpolate(grid: FloatArray, values: FloatArray, x: FloatArray) -> FloatArray:
-    """Row-wise linear interpolation of ``values[c]`` over ``grid[c]`` at ``x[c]``, flat at the ends."""
-    result = np.empty(x.shape)
-    for row in range(len(grid)):
-        result[row] = np.interp(x[row], grid[row], values[row])
-    return result
-
-
-# --------------------------------------------------------------------------------------------
-# Colocated
+_LEAST_START, _LARGEST_START = 1e-5, 1 / 128  # of that grid, in largest batches [1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -525,7 +191,7 @@ def colocated_curves(
     stacked = np.stack(np.broadcast_arrays(*margins.values()))
     worst, which = stacked.max(axis=0), stacked.argmax(axis=0)
     rate, operating, index = _last_within(worst, state)
-    return _pooled(Curves(counts, rate, operating, names[np.take_along_axis(which, index[None], 0)[0]]))
+    return pooled(Curves(counts, rate, operating, names[np.take_along_axis(which, index[None], 0)[0]]))
 
 
 def _last_within(
@@ -705,9 +371,3 @@ def _coarse(points: FloatArray, weights: FloatArray) -> tuple[FloatArray, FloatA
     edges = np.linspace(0, len(points), _OUTPUT_POINTS + 1).astype(int)[:-1]
     merged = np.add.reduceat(weights, edges)
     return np.add.reduceat(points * weights, edges) / merged, merged
-
-
-def _pooled(curves: Curves) -> Curves:
-    """Rates per replica never fall with the number of replicas: a larger pool can act as two."""
-    rates = np.maximum.accumulate(curves.per_replica, axis=1)
-    return Curves(curves.starts, rates, curves.operating, curves.binds)

@@ -1,0 +1,84 @@
+"""Load that n equal replicas carry within the SLOs: the capacity curves that the program reads.
+
+Each function takes a :class:`~planner.latency.ReplicaSet` of C replicas and a grid of N replica
+counts and returns rates per replica of shape ``(C, N)``, with what ends them. The rules are those of
+ARCHITECTURE.md, "Capacity of a group":
+
+- prefill: the exceedance of wait + own service + exposed transfer + first decode step, over all
+  prompt lengths, stays within the SLO's miss share;
+- decode: the quantile of the product-form batch keeps the step within the TPOT limit, and the
+  batch within the KV cache and the sequence limit;
+- colocated: both, with steps lengthened by the prompts mixed into them.
+
+Capacity is the rate at which percentiles meet :data:`SLO_MARGIN` times the SLO, so that a simulated
+check normally passes at once.
+"""
+
+from planner.capacity.colocated import (
+    COLOCATED_PROMPTS_PER_STEP,
+    MOST_ELASTICITY,
+    ColocatedDemand,
+    ColocatedState,
+    ColocatedTable,
+    colocated_curves,
+    colocated_state,
+    colocated_table,
+    elasticity,
+    tpot_moments,
+)
+from planner.capacity.decode import DecodeDemand, batch_for_tokens, batch_grid, decode_curves
+from planner.capacity.limits import (
+    ADMISSION_SHARE,
+    DEFAULT_ADMISSION_MISS,
+    SLO_MARGIN,
+    Curves,
+    Limit,
+    admission_miss,
+    limits,
+    pooled,
+)
+from planner.capacity.prefill import (
+    BUSY,
+    FIRST_STEPS,
+    MOST_UTILIZATION,
+    PROMPTS_PER_STEP,
+    PrefillDemand,
+    PromptQueue,
+    prefill_curves,
+    prompt_queues,
+    sharing,
+)
+
+__all__ = [
+    "ADMISSION_SHARE",
+    "BUSY",
+    "COLOCATED_PROMPTS_PER_STEP",
+    "DEFAULT_ADMISSION_MISS",
+    "FIRST_STEPS",
+    "MOST_ELASTICITY",
+    "MOST_UTILIZATION",
+    "PROMPTS_PER_STEP",
+    "SLO_MARGIN",
+    "ColocatedDemand",
+    "ColocatedState",
+    "ColocatedTable",
+    "Curves",
+    "DecodeDemand",
+    "Limit",
+    "PrefillDemand",
+    "PromptQueue",
+    "admission_miss",
+    "batch_for_tokens",
+    "batch_grid",
+    "colocated_curves",
+    "colocated_state",
+    "colocated_table",
+    "decode_curves",
+    "elasticity",
+    "limits",
+    "pooled",
+    "prefill_curves",
+    "prompt_queues",
+    "sharing",
+    "tpot_moments",
+]

@@ -1,0 +1,28 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def replica_options(command: Command) -> Command:
+    """Which replica: model, GPU, parallel sizes, engine and formats."""
+    options = (
+        click.option("--model", "-m", required=True, help="Catalogue name, config.json or model directory."),
+        click.option("--gpu", "-g", required=True, help="GPU profile name or path."),
+        click.option("--tp", type=click.IntRange(1), default=1, show_default=True, help="Tensor parallel."),
+        click.option("--pp", type=click.IntRange(1), default=1, show_default=True, help="Pipeline parallel."),
+        click.option("--ep", type=click.IntRange(1), default=1, show_default=True, help="Expert parallel."),
+        click.option("--dp", type=click.IntRange(1), default=1, show_default=True, help="Attention ranks."),
+        click.option("--engine", default="vllm", show_default=True),
+        click.option("--precision", help="Of the weights; default: the checkpoint's."),
+        click.option("--kv-cache-dtype", help="Default: the checkpoint's, else 16-bit."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
