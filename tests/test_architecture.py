@@ -78,7 +78,7 @@ NOWHERE = ("scipy", "numba", "torch", "pandas", "matplotlib", "plotly")
 """Heavy libraries that `solve` does without."""
 
 UNIT_LITERALS = {
-    "planner/candidates.py": {"2**20"},  # replicas of a group, at most
+    "planner/candidates/curves.py": {"2**20"},  # replicas of a group, at most
     "planner/infeasibility.py": {"1000.0"},  # how much faster a network is tried
     "planner/queueing/waiting.py": {"1e6"},  # a decay rate without unit that stands for infinity
     "planner/documents/scenario_schema.py": {"1e9", "1e15", "1024"},  # the largest numbers that are accepted

@@ -1,0 +1,91 @@
+"""From capacity curves to candidates of the program."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from planner.candidates.context import CandidateSet, Context, ReplicaChoice
+from planner.capacity import Curves
+from planner.plan import Binding
+from planner.program import Candidate, CapacityCurve
+from planner.specs import Objective, Phase
+from planner.units import GIGA, MILLI
+
+MOST_REPLICAS = 2**20
+_EXACT = 6  # replica counts evaluated one by one before ranges grow
+_GROWTH = 1.25
+
+
+def replica_counts(most: int) -> tuple[int, ...]:
+    """First replica count of each range that `most` reaches: one by one, then growing by a quarter.
+
+    The counts do not depend on `most` but for their end, so that curves of different scenarios compare.
+    """
+    starts = list(range(1, min(most, _EXACT) + 1))
+    while starts[-1] < most:
+        starts.append(math.ceil(starts[-1] * _GROWTH))
+    return tuple(starts)
+
+
+def collect(
+    context: Context, choices: Sequence[ReplicaChoice], curves: Callable[[Sequence[int]], Curves]
+) -> CandidateSet:
+    """Evaluate `curves` on as many replica counts as the demand can use, and keep who carries load."""
+    single = curves((1,)).per_replica[:, 0]
+    useful = [i for i, rate in enumerate(single) if rate > 0]
+    for i in set(range(len(choices))) - set(useful):
+        choice = choices[i]
+        item = context.fleet[choice.item]
+        context.reject(item, choice.phase, choice.parallelism, "one request alone exceeds an SLO")
+    if not useful:
+        return CandidateSet(evaluated=len(choices))
+    most = [_most_replicas(context, choices[i], float(single[i])) for i in useful]
+    table = curves(replica_counts(max(1, *most)))
+    starts = tuple(int(n) for n in table.starts)
+    return CandidateSet(
+        candidates=tuple(
+            Candidate(
+                name=candidate_name(context, choices[i]),
+                phase=choices[i].phase,
+                gpu_type=choices[i].item,
+                gpus=choices[i].parallelism.num_gpus,
+                curve=CapacityCurve(starts=starts, per_replica=tuple(table.per_replica[i].tolist())),
+                max_replicas=most[k],
+            )
+            for k, i in enumerate(useful)
+        ),
+        choices=tuple(choices[i] for i in useful),
+        operating=tuple(table.operating[i] for i in useful),
+        binds=tuple(tuple(Binding(str(b)) for b in table.binds[i]) for i in useful),
+        evaluated=len(choices),
+    )
+
+
+def _most_replicas(context: Context, choice: ReplicaChoice, single: float) -> int:
+    """Replicas that the stock holds, and that the demand can use with spares and minimum."""
+    item, options = context.fleet[choice.item], context.scenario.options
+    caps = [MOST_REPLICAS]
+    if item.max_gpus is not None:
+        caps.append(item.max_gpus // choice.parallelism.num_gpus)
+    if choice.phase in item.max_gpus_by_phase:
+        caps.append(item.max_gpus_by_phase[choice.phase] // choice.parallelism.num_gpus)
+    if context.scenario.objective is not Objective.THROUGHPUT:
+        needed = math.ceil(context.demand / single) + options.spare_replicas
+        caps.append(max(needed, options.min_replicas_per_pool))
+    return min(caps)
+
+
+def candidate_name(context: Context, choice: ReplicaChoice) -> str:
+    """Unique and readable: phase, GPU, layout, and what else tells candidates apart."""
+    item = context.fleet[choice.item]
+    parts = [choice.phase.value, item.gpu.name, f"tp{choice.parallelism.tp}"]
+    sizes = {"pp": choice.parallelism.pp, "ep": choice.parallelism.ep, "dp": choice.parallelism.dp}
+    parts += [f"{name}{size}" for name, size in sizes.items() if size > 1]
+    if choice.phase is Phase.COLOCATED:
+        parts.append(f"chunk{choice.token_budget}")
+    if math.isfinite(choice.path_rate):
+        parts.append(f"path{choice.path_rate / GIGA:.4g}")
+    if math.isfinite(choice.first_step):
+        parts.append(f"step{choice.first_step / MILLI:g}")
+    return "-".join(parts)
