@@ -16,10 +16,8 @@ from planner.collectives import kv_transfer_time, supports_world_size
 from planner.engines.legality import (
     EndPoint,
     legal_tp,
-    nearest_legal_tp,
     pair_violation,
-    pp_violation,
-    tp_violation,
+    require_legal,
 )
 from planner.errors import InfeasibleError, SpecError
 from planner.latency import OperatorTime, decode_breakdown, decode_step_time, prefill_breakdown, prompt_time
@@ -34,7 +32,6 @@ from planner.specs import (
     FleetItem,
     Lengths,
     Marginal,
-    MixtureOfExperts,
     Model,
     Parallelism,
     Period,
@@ -106,31 +103,14 @@ class Configuration:
                 raise SpecError(f"prefill and decode do not work together: {broken}")
 
     def _check(self, replicas: Replicas) -> None:
-        tp, pp = replicas.parallelism.tp, replicas.parallelism.pp
-        broken = tp_violation(self.model, tp, self.precision.weights) or pp_violation(self.model, pp)
-        if broken is not None:
-            nearest = nearest_legal_tp(self.model, tp, self.precision.weights)
-            raise SpecError(f"{broken.reason}; the nearest legal TP is {nearest}")
+        require_legal(self.model, replicas.parallelism, self.precision)
         if replicas.parallelism.num_gpus > replicas.gpu.node_size:
             needs = f"{replicas.parallelism} needs {replicas.parallelism.num_gpus} GPUs"
             node = f"a node of {replicas.gpu.name} has {replicas.gpu.node_size}"
             raise SpecError(f"{needs}, {node}: replicas over several nodes are not modelled")
-        ranks = tp * replicas.parallelism.dp
+        ranks = replicas.parallelism.tp * replicas.parallelism.dp
         if not supports_world_size(replicas.gpu, ranks):
             raise SpecError(f"GPU {replicas.gpu.name!r}: no all-reduce over {ranks} GPUs is known")
-        self._check_experts(replicas.parallelism)
-
-    def _check_experts(self, parallelism: Parallelism) -> None:
-        ep, ranks = parallelism.ep, parallelism.tp * parallelism.dp
-        blocks = [run.layer.feed_forward for run in self.model.layers]
-        routed = [b for b in blocks if isinstance(b, MixtureOfExperts)]
-        if not routed and (ep > 1 or parallelism.dp > 1):
-            raise SpecError(f"{self.model.name} has no experts: ep and dp must be 1")
-        if ep > 1 and ranks % ep:
-            raise SpecError(f"EP {ep} does not divide the {ranks} ranks of TP x DP")
-        for block in routed:
-            if block.experts % ep:
-                raise SpecError(f"EP {ep} does not divide the {block.experts} experts")
 
     def _end(self, replicas: Replicas) -> EndPoint:
         return EndPoint(

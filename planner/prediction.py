@@ -52,7 +52,7 @@ INTERVAL_Z = 1.2816  # normal quantile of 0.9: the interval covers 80 % of the m
 _PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 _TOLERANCE = 1e-4
 _BATCHES, _BATCHES_SPAN = 96, 512.0  # grid of batches, and its largest over its smallest [1]
-_BISECTIONS = 24
+_FINE_BATCHES = 24
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -325,7 +325,7 @@ def _operating_batch(r: ReplicaSet, traffic: Traffic, policy: SchedulerPolicy, g
     """Smallest batch at which a colocated replica serves the group's rate; inf if there is none.
 
     The rate may fall again with the batch, where prompts cost more beside more sequences: a first batch is
-    looked for on a grid, then refined by bisection.
+    looked for on a grid, then on a finer one, and interpolated.
     """
     target = group.rate / group.replicas
     budget = np.array([float(group.token_budget)])
@@ -340,11 +340,14 @@ def _operating_batch(r: ReplicaSet, traffic: Traffic, policy: SchedulerPolicy, g
     if not len(enough):
         return math.inf
     first = int(enough[0])
-    low, high = float(grid[first - 1]) if first else 0.0, float(grid[first])
-    for _ in range(_BISECTIONS):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if rates(np.array([middle]))[0] < target else (low, middle)
-    return high
+    low = float(grid[first - 1]) if first else 1e-3 * float(grid[0])
+    fine = np.geomspace(low, float(grid[first]), _FINE_BATCHES)
+    served = rates(fine)
+    last = int(np.flatnonzero(served >= target)[0])
+    if last == 0:
+        return float(fine[0])
+    share = (target - served[last - 1]) / (served[last] - served[last - 1])
+    return float(fine[last - 1] + share * (fine[last] - fine[last - 1]))
 
 
 def colocated_group_occupancy(fleet: Fleet, group: Deployed, z: float = 0.0) -> Occupancy:

@@ -154,13 +154,15 @@ class _Search:
         if self.options.save_lp is not None:
             self._save_program(self.options.save_lp)
         search, solution = self, self._best()
+        missed = search._missed(solution)
         for _ in range(MOST_CORRECTIONS):
-            missed = search._missed(solution)
             if not missed or solution.interrupted:
-                break
+                return search._compared(solution)
             search = search._corrected(solution, missed)
             solution = search._best()
-        return search._compared(solution)
+            missed = search._missed(solution)
+        pools = " and ".join(sorted(missed))
+        raise SolverError(f"no plan was found that holds as a whole: {pools} keeps missing an SLO")
 
     def _save_program(self, path: Path) -> None:
         """Write the program whole or not at all; the solver's writer knows only files."""
@@ -217,10 +219,6 @@ class _Search:
 
     def _compared(self, solution: Solution) -> Plan:
         """The plan with what it is compared with."""
-        missed = self._missed(solution)
-        if missed and not solution.interrupted:
-            pools = " and ".join(sorted(missed))
-            raise SolverError(f"no plan was found that holds as a whole: {pools} keeps missing an SLO")
         assembly = Assembly(self.question)
         if not self.options.alternatives or solution.interrupted:
             return assembly.plan(solution, (), None)
@@ -280,6 +278,8 @@ class _Search:
             b.solution
             for b in beside
             if b.solution is not None
+            and b.solution is not solution
+            and len(b.solution.used) <= len(solution.used)
             and math.isclose(b.solution.value, solution.value, rel_tol=SAME_VALUE)
             and not self._missed(b.solution)
         ]

@@ -651,7 +651,7 @@ def test_predict_a_model_that_does_not_fit(planner: Runner) -> None:
         (["-c", 1, "--mode", "disagg", "--prefill", "two", "--decode", "1xTP1"], "got 'two'"),
         (["-c", 1, "--prefill", "1xTP1"], "belong to --mode disagg"),
         (["-c", 1, "--precision", "fp7"], "unknown precision 'fp7'"),
-        (["-c", 1, "--dp", 2], "has no experts: ep and dp must be 1"),
+        (["-c", 1, "--dp", 2], "DP 2 needs routed experts, and the model has none"),
         (["-c", 1, "--engine", "vlm"], "vllm"),
         (["-c", 0], "--concurrency"),
         (["--rate", "nan"], ""),

@@ -8,8 +8,9 @@ import pytest
 
 from planner.documents.scenario import scenario_from_text
 from planner.documents.yaml_text import dump_yaml
-from planner.errors import InfeasibleError
+from planner.errors import InfeasibleError, SpecError
 from planner.plan import Plan
+from planner.report.terminal import print_plan
 from planner.specs import Metric, Phase
 from planner.workflow import SolveOptions, solve
 
@@ -94,3 +95,43 @@ def test_a_slow_network_is_named():
 def test_a_rate_that_throughput_does_not_use_is_said():
     plan = plan_of(fleet=[H100], objective="throughput")
     assert any("request_rate is not used" in note for note in plan.notes)
+
+
+def test_a_slip_in_an_inline_model_is_refused():
+    model = {
+        "model_type": "llama",
+        "hidden_size": 4096,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_head": 8,
+        "intermediate_size": 14336,
+        "vocab_size": 128256,
+        "max_position_embeddings": 131072,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        "initializer_range": 0.02,
+    }
+    with pytest.raises(SpecError) as refused:
+        plan_of(model=model, precision={"weights": "bf16"}, fleet=[H100])
+    (problem,) = refused.value.problems
+    assert problem.key == "model.num_key_value_head"
+    assert problem.suggestion == "did you mean num_key_value_heads?"
+
+
+def test_owned_gpus_at_no_price_make_a_plan_that_prints(capsys):
+    owned = {"gpu": "h100-sxm", "owned": True, "max_gpus": 16}
+    plan = solve(scenario_from_text(dump_yaml(scenario(fleet=[owned, L40S]))))
+    print_plan(plan, 100)
+    assert plan.value == 0.0
+    assert "come to the same 0 $/h" in capsys.readouterr().out
+
+
+def test_experts_spread_over_ranks_where_tensor_parallelism_would_cut_blocks():
+    """MiniMax-M2.5 in block FP8: TP8 cuts its experts into 192 wide pieces, TP8 with EP8 does not."""
+    workload = {"request_rate": 5, "arrivals": "poisson", "preset": "azure-2023-conversation"}
+    precision = {"weights": "checkpoint"}
+    options = {"allowed_tp": [8], "colocated": "only"}
+    plan = plan_of(
+        model="MiniMaxAI/MiniMax-M2.5", precision=precision, workload=workload, fleet=[H100], options=options
+    )
+    assert {(g.parallelism.tp, g.parallelism.ep) for g in plan.groups} == {(8, 8)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 from planner.candidates.context import Context, ReplicaChoice
 from planner.collectives import supports_world_size
@@ -23,22 +22,32 @@ def parallelisms(context: Context, item: FleetItem, phase: Phase) -> list[Parall
     """Legal layouts inside one node of `item`, smallest first; whole numbers of them fill a node."""
     options = context.scenario.options
     model = context.service.model
-    sizes = [
+    most = 1 if phase is Phase.DECODE else options.max_pp
+    stages = [2**k for k in range(12) if 2**k <= min(most, item.node_size, model.num_layers)]
+    layouts = [
+        Parallelism(tp=tp, pp=pp)
+        for tp in _tp_sizes(context, item, expert_parallel=False)
+        for pp in stages
+        if item.node_size % (tp * pp) == 0
+    ]
+    return sorted({*layouts, *_expert_layouts(context, item, phase, stages)})
+
+
+def _tp_sizes(context: Context, item: FleetItem, *, expert_parallel: bool) -> list[int]:
+    options, service = context.scenario.options, context.service
+    legal = legal_tp(service.model, item.node_size, service.precision, expert_parallel=expert_parallel)
+    return [
         tp
-        for tp in legal_tp(model, item.node_size, context.service.precision.weights)
+        for tp in legal
         if item.node_size % tp == 0
         and tp <= (options.max_tp or tp)
         and (options.allowed_tp is None or tp in options.allowed_tp)
         and supports_world_size(item.gpu, tp)
     ]
-    most = 1 if phase is Phase.DECODE else options.max_pp
-    stages = [2**k for k in range(12) if 2**k <= min(most, item.node_size, model.num_layers)]
-    layouts = [Parallelism(tp=tp, pp=pp) for tp in sizes for pp in stages if item.node_size % (tp * pp) == 0]
-    return sorted({*layouts, *_expert_layouts(context, item, phase, layouts)})
 
 
 def _expert_layouts(
-    context: Context, item: FleetItem, phase: Phase, layouts: Sequence[Parallelism]
+    context: Context, item: FleetItem, phase: Phase, stages: Sequence[int]
 ) -> list[Parallelism]:
     """Layouts that spread experts over ranks; for a latent cache also attention data parallelism, which
     does not repeat it. Colocated replicas keep their ranks in step, which no model here covers."""
@@ -46,7 +55,12 @@ def _expert_layouts(
     routed = [b for run in model.layers if isinstance(b := run.layer.feed_forward, MixtureOfExperts)]
     if not routed:
         return []
-    spread = [replace(p, ep=p.tp) for p in layouts if p.tp > 1]
+    spread = [
+        Parallelism(tp=tp, pp=pp, ep=tp)
+        for tp in _tp_sizes(context, item, expert_parallel=True)
+        for pp in stages
+        if tp > 1 and item.node_size % (tp * pp) == 0
+    ]
     latent = any(isinstance(run.layer.attention, LatentAttention) for run in model.layers)
     if latent and phase is not Phase.COLOCATED:
         ranks = [n for n in range(2, item.node_size + 1) if item.node_size % n == 0]

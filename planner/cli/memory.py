@@ -11,10 +11,10 @@ from planner.cli.options import replica_options
 from planner.cli.output import echo_json, width
 from planner.configuration import default_precision
 from planner.engines import load_engine
-from planner.engines.legality import nearest_legal_tp, pp_violation, tp_violation
+from planner.engines.legality import require_legal
 from planner.errors import SpecError
 from planner.memory import kv_capacity, memory_budgets
-from planner.specs import Dtype, MixtureOfExperts, Model, Parallelism
+from planner.specs import Parallelism
 from planner.transformer import equivalent_tokens, kv_bytes_per_sequence, kv_bytes_per_token, stage_layers
 from planner.units import GIB
 
@@ -30,12 +30,14 @@ def memory(**given: Any) -> None:
     model, gpu, engine = load_model(given["model"]), load_gpu(given["gpu"]), load_engine(given["engine"])
     parallelism = Parallelism(tp=given["tp"], pp=given["pp"], ep=given["ep"], dp=given["dp"])
     precision = default_precision(model, given["precision"], given["kv_cache_dtype"])
-    _check(model, parallelism, precision.weights)
+    require_legal(model, parallelism, precision)
     batched = given["max_num_batched_tokens"] or engine.prefill_token_budget
     sequences = given["max_num_seqs"] or engine.max_num_seqs
     budgets = memory_budgets(model, precision, engine, gpu, parallelism, batched, sequences)
     tokens = kv_capacity(model, precision, engine, parallelism, budgets)
     context = given["context"] or model.max_context
+    if context > model.max_context:
+        raise SpecError(f"{context:,} tokens exceed the {model.max_context:,} that the model takes")
     needed = float(equivalent_tokens(model, precision.kv_cache, float(context)))
     document = {
         "model": model.name,
@@ -74,18 +76,3 @@ def memory(**given: Any) -> None:
     from planner.report.terminal import print_memory  # rich: only where tables are printed
 
     print_memory(document, width())
-
-
-def _check(model: Model, parallelism: Parallelism, weights: Dtype) -> None:
-    broken = tp_violation(model, parallelism.tp, weights) or pp_violation(model, parallelism.pp)
-    if broken is not None:
-        nearest = nearest_legal_tp(model, parallelism.tp, weights)
-        raise SpecError(f"{broken.reason}; the nearest legal TP is {nearest}")
-    for run in model.layers:
-        block = run.layer.feed_forward
-        experts = block.experts if isinstance(block, MixtureOfExperts) else 1
-        if experts % parallelism.ep:
-            raise SpecError(f"EP {parallelism.ep} does not divide the {experts} experts")
-    ranks = parallelism.tp * parallelism.dp
-    if ranks % parallelism.ep:
-        raise SpecError(f"EP {parallelism.ep} does not divide the {ranks} ranks of TP x DP")

@@ -19,7 +19,8 @@ from planner.latency import OperatorTime
 from planner.specs import Parallelism
 from planner.units import GIB, MILLI
 
-_POOL = re.compile(r"(\d+)\s*x\s*(?:tp)?(\d+)(?:@(.+))?", re.IGNORECASE)
+_POOL = re.compile(r"(\d+)\s*x\s*((?:(?:tp|pp|ep|dp)?\d+)+)(?:@(.+))?", re.IGNORECASE)
+_SIZE = re.compile(r"(tp|pp|ep|dp)?(\d+)", re.IGNORECASE)
 
 
 @click.command()
@@ -27,7 +28,7 @@ _POOL = re.compile(r"(\d+)\s*x\s*(?:tp)?(\d+)(?:@(.+))?", re.IGNORECASE)
 @click.option("--mode", type=click.Choice(["colocated", "disagg"]), default="colocated", show_default=True)
 @click.option("--replicas", type=click.IntRange(1), default=1, show_default=True, help="Colocated replicas.")
 @click.option(
-    "--prefill", metavar="NxTP[@GPU]", help="Prefill pool of --mode disagg, as 2xTP4 or 2xTP4@l40s."
+    "--prefill", metavar="NxTP[@GPU]", help="Prefill pool of --mode disagg: 2xTP4, 2xTP4PP2@l40s, 1xTP8EP8."
 )
 @click.option("--decode", metavar="NxTP[@GPU]", help="Decode pool of --mode disagg.")
 @click.option("--concurrency", "-c", type=click.FloatRange(min=1), help="Clients in a closed loop.")
@@ -64,18 +65,34 @@ def _configuration(given: dict[str, Any]) -> Configuration:
         parallelism = Parallelism(**sizes)
         replicas = Replicas(count=given["replicas"], gpu=load_gpu(given["gpu"]), parallelism=parallelism)
         return Configuration(model=model, precision=precision, engine=engine, colocated=replicas)
+    context = click.get_current_context()
+    idle = [n for n in ("tp", "pp", "ep", "dp", "replicas") if _was_given(context, n)]
+    if idle:
+        raise SpecError(
+            f"--{idle[0]} belongs to --mode colocated; with disagg say 2xTP4, 1xTP8EP8 or 1xDP8EP8"
+        )
     pools = {name: _pool(name, given[name], given["gpu"]) for name in ("prefill", "decode")}
     return Configuration(model=model, precision=precision, engine=engine, **pools)
 
 
+def _was_given(context: click.Context, name: str) -> bool:
+    return context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+
+
 def _pool(option: str, text: str | None, gpu: str) -> Replicas:
     match = _POOL.fullmatch(text.strip()) if text else None
-    if match is None or int(match[1]) < 1 or int(match[2]) < 1:
+    sizes = _sizes(match[2]) if match else None
+    if match is None or sizes is None or int(match[1]) < 1:
         got = f", got {text!r}" if text else ""
-        raise SpecError(f"--mode disagg needs --{option} as NxTP, for example 2xTP4{got}")
-    return Replicas(
-        count=int(match[1]), gpu=load_gpu(match[3] or gpu), parallelism=Parallelism(tp=int(match[2]))
-    )
+        raise SpecError(f"--mode disagg needs --{option} as NxTP, for example 2xTP4 or 1xTP8EP8{got}")
+    return Replicas(count=int(match[1]), gpu=load_gpu(match[3] or gpu), parallelism=Parallelism(**sizes))
+
+
+def _sizes(text: str) -> dict[str, int] | None:
+    """Parallel sizes as in TP4PP2; a bare number is TP. None for 0 and for what is said twice."""
+    found = [(name.lower() or "tp", int(size)) for name, size in _SIZE.findall(text)]
+    sizes = dict(found)
+    return sizes if len(sizes) == len(found) and min(sizes.values()) > 0 else None
 
 
 def _document(p: Prediction) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,7 @@ from planner.traces import Trace
 from planner.units import BITS_PER_BYTE, GIGA, MILLI
 
 MAX_RENEWAL_CV = 2.0  # of a preset; beyond, the spread is between minutes, not between requests
+_SLIP = 0.9  # similarity from which a key of an inline model is taken for another
 
 # --------------------------------------------------------------------------------------------
 # Names that are looked up
@@ -138,15 +140,41 @@ def _check_instance(tree: Tree, i: int, instance: catalog.CloudInstance, gpu: GP
 
 def _inline_model(tree: Tree, problems: list[Problem]) -> Model | None:
     """A model whose configuration the scenario holds itself; its ``name`` is free."""
-    config = tree.get("model")
+    config = _Recorded(tree.get("model"))
     name = _text(tree, "model", "name") or "model"
+    model = None
     try:
-        return model_from_config(config, name, f"model of {tree.source}")
+        model = model_from_config(config, name, f"model of {tree.source}")
     except SpecError as error:
         for problem in error.problems:
             path: KeyPath = ("model", *problem.key.split("."))
             problems.append(replace(problem, key=f"model.{problem.key}", line=tree.line(path)))
-    return None
+    for key, meant in config.mistyped():
+        problems.append(tree.problem(("model", key), "unknown key", f"did you mean {meant}?"))
+    return model
+
+
+class _Recorded(dict[str, Any]):
+    """A model's keys, and which of them were asked for.
+
+    A configuration copied from a model's page has many keys that shapes do not need; what is refused is a
+    key that was never asked for, so close to one that was asked for in vain that it must be a slip.
+    """
+
+    def __init__(self, keys: Mapping[str, Any]) -> None:
+        super().__init__(keys)
+        self.asked: set[str] = set()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.asked.add(key)
+        return super().get(key, default)
+
+    def mistyped(self) -> list[tuple[str, str]]:
+        """(key, key that was probably meant)."""
+        in_vain = sorted(self.asked - set(self))
+        unread = [key for key in self if isinstance(key, str) and key not in self.asked]
+        near = ((key, get_close_matches(key, in_vain, n=1, cutoff=_SLIP)) for key in unread)
+        return [(key, found[0]) for key, found in near if found]
 
 
 def _text(tree: Tree, *path: str | int) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from planner.errors import SpecError
 from planner.specs import (
     Attention,
     Dtype,
@@ -246,11 +247,11 @@ def expert_violations(
                 reason=f"EP {ep} does not divide the {experts} experts{copies}; {extra} redundant would do",
                 source="vLLM, expert placement",
             )
-    if ranks % ep:
+    if ep not in (1, ranks):
         yield Violation(
             rule="ep.ranks",
-            reason=f"EP {ep} does not divide the {ranks} ranks of TP and DP",
-            source="experts spread over the ranks of tensor and data parallelism",
+            reason=f"EP {ep} is neither 1 nor the {ranks} ranks of TP and DP",
+            source="vLLM, --enable-expert-parallel spreads experts over all ranks",
         )
 
 
@@ -264,6 +265,22 @@ def parallelism_violations(
         *expert_violations(model, parallelism, redundant_experts),
         *((pipeline,) if pipeline else ()),
     )
+
+
+def require_legal(model: Model, parallelism: Parallelism, weights: Weights = None) -> None:
+    """Refuse a layout that breaks a rule.
+
+    Raises
+    ------
+    SpecError
+        With the first reason, and the nearest legal tensor-parallel size where that is what is wrong.
+    """
+    broken = next(iter(parallelism_violations(model, parallelism, weights)), None)
+    if broken is None:
+        return
+    nearest = nearest_legal_tp(model, parallelism.tp, weights)
+    hint = f"; the nearest legal TP is {nearest}" if broken.rule.startswith("tp.") else ""
+    raise SpecError(f"{broken.reason}{hint}")
 
 
 # --------------------------------------------------------------------------------------------

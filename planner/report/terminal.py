@@ -208,8 +208,10 @@ def _unit(objective: Objective) -> str:
 
 
 def _against(plan: Plan, alternative: Alternative) -> str:
-    if alternative.value is None or not plan.value:
+    if alternative.value is None:
         return ""
+    if not plan.value:
+        return "same" if not alternative.value else ""
     change = alternative.value / plan.value - 1
     return "same" if abs(change) < MILLI / 2 else f"{change * PERCENT:+.1f} %"
 
@@ -226,7 +228,7 @@ def _verdict(plan: Plan) -> list[str]:
     rival = other_name.removeprefix("best ")
     if other.value is None:
         return [f"{word} is the only way here: no {rival} fleet meets the SLOs ({other.reason})"]
-    if abs(other.value / plan.value - 1) < MILLI / 2:
+    if math.isclose(other.value, plan.value, rel_tol=MILLI / 2):
         return [f"{word} and {rival} serving come to the same {mine}"]
     advice = "do not disaggregate: " if plan.pool(Phase.COLOCATED) else ""
     return [f"{advice}{word} wins, {mine} against {_figure(other.value)} {rival}"]
