@@ -22,7 +22,7 @@ from planner.prediction import (
 )
 from planner.program import Solution
 from planner.question import Question
-from planner.specs import Metric, Objective, Phase, Service
+from planner.specs import Dtype, Metric, Objective, Phase, Service
 from planner.traffic import Traffic
 from planner.transformer import kv_bytes
 from planner.units import MEGA, SECONDS_PER_HOUR
@@ -207,6 +207,11 @@ class Assembly:
             lines.append(f"traffic {workload.name}: {workload.citation}")
         return tuple(lines)
 
+    def _runs_fp16(self, group: Group) -> bool:
+        """Whether 16-bit arithmetic of a group is fp16 for want of bf16."""
+        peaks = next(i.gpu.peak_flops for i in self.question.scenario.fleet if i.gpu.name == group.gpu)
+        return Dtype.BF16 not in peaks
+
     def _notes(
         self, solution: Solution, groups: tuple[Group, ...], prediction: ServicePrediction
     ) -> tuple[str, ...]:
@@ -227,6 +232,9 @@ class Assembly:
             for item in self.question.scenario.fleet
             if item.gpu.name in used and item.price_source
         ]
+        older = sorted({g.gpu for g in groups if self._runs_fp16(g)})
+        if older:
+            notes.append(f"{', '.join(older)} lacks bf16: its replicas compute in fp16")
         estimated = sorted({g.gpu for g in groups if g.calibration == "estimated"})
         if estimated:
             notes.append(f"calibration of {', '.join(estimated)} is estimated, not measured")

@@ -23,6 +23,7 @@ from planner.units import MICRO
 
 STATE_OVERHEAD = 10 * MICRO  # of a recurrent update, an estimate: nobody's tables have it [s]
 STATE_COMPUTE_EFFICIENCY = 0.25  # of the 16-bit peak, chunked scan over a prompt, an estimate [1]
+INDEXER_COMPUTE_EFFICIENCY = 0.8  # of the 16-bit peak, 8-bit scores at 0.4 of theirs, an estimate [1]
 INDEXER_OVERHEAD = 10 * MICRO  # of scores and top-k, an estimate [s]
 
 
@@ -143,6 +144,13 @@ def indexer_time(indexer: Indexer, batch: Numbers, context: Numbers, bandwidth: 
     return np.where(
         np.asarray(batch) > 0, INDEXER_OVERHEAD + read / (ELEMENTWISE_EFFICIENCY * bandwidth), 0.0
     )
+
+
+def indexer_prefill_time(indexer: Indexer, area: Numbers, launches: Numbers, peak: Numbers) -> Numbers:
+    """Time of scoring `area` query-key pairs of prompts: keys are read once for many queries, so that
+    arithmetic decides. `peak` is the 16-bit one. [s]"""
+    flop = 2.0 * indexer.heads * indexer.head_dim * area
+    return launches * INDEXER_OVERHEAD + flop / (INDEXER_COMPUTE_EFFICIENCY * peak)
 
 
 def state_decode_time(mixer: StateMixer, batch: Numbers, tp: Numbers, bandwidth: Numbers) -> Numbers:

@@ -18,6 +18,7 @@ from planner.collectives import AllReduce, all_reduce_time
 from planner.experts import ExpertsKernel, experts_time
 from planner.latent import (
     LatentDecodeKernel,
+    indexer_prefill_time,
     indexer_time,
     latent_decode_time,
     latent_prefill_kernel,
@@ -371,5 +372,6 @@ def prefill_mixing(r: ReplicaSet, layer: Layer, p: PromptShape) -> Numbers:
     expanded = gemm_time(r.attention, keys, heads * (mixer.nope_dim + mixer.value_dim), mixer.kv_rank)
     time = latent_prefill_time(r.latent_prefill, mixer, area, query, keys, p.steps, heads)
     if mixer.indexer is not None:
-        time = time + p.steps * indexer_time(mixer.indexer, query / p.steps, p.query / 2, r.bandwidth)
+        pairs = p.query * (p.cached + p.query / 2) + p.others * p.others_area
+        time = time + indexer_prefill_time(mixer.indexer, pairs, p.steps, r.peak)
     return time + expanded

@@ -6,6 +6,7 @@ import pytest
 from planner.catalog import load_gpu
 from planner.latent import (
     LatentDecodeKernel,
+    indexer_prefill_time,
     indexer_time,
     latent_decode_time,
     latent_prefill_kernel,
@@ -75,6 +76,14 @@ def test_an_indexer_reads_its_keys():
     indexer = Indexer(heads=64, head_dim=128, top_k=2048)
     near, far = (float(indexer_time(indexer, 32.0, context, 3e12)) for context in (1000.0, 100_000.0))
     assert far - near == pytest.approx(32 * 99_000 * 132 / (0.75 * 3e12), rel=1e-9)
+
+
+def test_an_indexer_scores_prompts_by_arithmetic():
+    """64 heads of 128: 16,384 FLOP a pair."""
+    indexer = Indexer(heads=64, head_dim=128, top_k=2048)
+    area = 32_000.0**2 / 2
+    expected = 10e-6 + 16_384 * area / (0.8 * 2.25e15)
+    assert float(indexer_prefill_time(indexer, area, 1.0, 2.25e15)) == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_state_costs_the_same_whatever_the_context():
