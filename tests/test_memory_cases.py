@@ -4,10 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from planner.candidates import build_candidates
 from planner.catalog import load_gpu, load_model
+from planner.documents.scenario import scenario_from_text
 from planner.engines import load_engine
 from planner.memory import fewest_gpus, kv_capacity, memory_budgets, tightest
-from planner.specs import Dtype, Parallelism, Precision
+from planner.specs import Dtype, Parallelism, Phase, Precision
 from planner.transformer import kv_bytes, stage_weight_bytes, weight_bytes
 from planner.units import GIB
 
@@ -104,3 +106,21 @@ def test_405b_in_8_bits_needs_eight_h100_and_16_bits_sixteen(engine):
     assert weight_bytes(model, FP8) / 1e9 == pytest.approx(410.1, rel=0.005)
     assert fewest_gpus(model, FP8, engine, gpu, POWERS) == 8
     assert fewest_gpus(model, BF16, engine, gpu, POWERS) == 16
+
+
+def test_prefill_reserves_prompts_and_decode_whole_sequences():
+    """sglang#6860 and #29615: output tokens need room on the decode side only."""
+    text = """\
+model: meta-llama/Llama-3.1-70B-Instruct
+precision: {weights: fp8, kv_cache: fp8}
+workload: {request_rate: 1, input_tokens: 1000, output_tokens: 40000}
+slo: {ttft_ms: {p99: 5000}, tpot_ms: {p99: 100}}
+fleet: [{gpu: h100-sxm, price_per_gpu_hour: 3, max_gpus: 64}]
+options: {allowed_tp: [1], max_pp: 1}
+"""
+    loaded = scenario_from_text(text).scenario
+    found = build_candidates(loaded, loaded.services[0], load_engine("vllm"))
+    reasons = {r.phase: r.reason for r in found.rejections}
+    assert Phase.PREFILL not in reasons
+    assert reasons[Phase.DECODE].startswith("KV cache holds")
+    assert "the longest sequence needs 41,000" in reasons[Phase.DECODE]
