@@ -98,7 +98,8 @@ class Configuration:
             if replicas is not None:
                 self._check(replicas)
         if self.prefill is not None and self.decode is not None:
-            broken = pair_violation(self._end(self.prefill), self._end(self.decode), self.model)
+            ends = self._end(self.prefill), self._end(self.decode)
+            broken = pair_violation(*ends, self.model, self.engine.pair_rules)
             if broken is not None:
                 raise SpecError(f"prefill and decode do not work together: {broken}")
 

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from planner import catalog
+from planner.engines import load_engine
 from planner.engines.legality import (
     EndPoint,
     Use,
@@ -20,7 +21,17 @@ from planner.engines.legality import (
     uneven_stages,
     uses,
 )
-from planner.specs import Attention, Dtype, FeedForward, Layer, LayerRun, Model, Parallelism, Precision
+from planner.specs import (
+    Attention,
+    Dtype,
+    FeedForward,
+    Layer,
+    LayerRun,
+    Model,
+    PairCheck,
+    Parallelism,
+    Precision,
+)
 
 
 def model(heads: int, kv_heads: int, intermediate: int, vocab: int = 32000, head_dim: int = 128) -> Model:
@@ -194,6 +205,8 @@ def test_dense_models_have_no_ranks_of_experts():
 # --------------------------------------------------------------------------------------------
 # Pairs
 
+RULES = load_engine("vllm").pair_rules
+
 
 def end(tp: int = 1, pp: int = 1, **changes: object) -> EndPoint:
     point = EndPoint(
@@ -207,7 +220,7 @@ def end(tp: int = 1, pp: int = 1, **changes: object) -> EndPoint:
 
 
 def rule_of(prefill: EndPoint, decode: EndPoint) -> str | None:
-    violation = pair_violation(prefill, decode, LLAMA_8B)
+    violation = pair_violation(prefill, decode, LLAMA_8B, RULES)
     return None if violation is None else violation.rule
 
 
@@ -215,17 +228,17 @@ def rule_of(prefill: EndPoint, decode: EndPoint) -> str | None:
     ("prefill", "decode", "rule"),
     [
         # https://github.com/llm-d/llm-d/pull/2187, https://github.com/vllm-project/vllm/pull/18833
-        (end(8), end(4), "nixl.tp_fan_out"),
+        (end(8), end(4), "pair.tp_fan_out"),
         (end(1), end(4), None),
         (end(4), end(4), None),
-        (end(4), end(6), "nixl.tp_divides"),
-        (end(2), end(2, pp=2), "nixl.decode_pp"),
+        (end(4), end(6), "pair.tp_divides"),
+        (end(2), end(2, pp=2), "pair.decode_pp"),
         (end(2, pp=2), end(2), None),
-        (end(2, kv_cache=Dtype.BF16), end(2), "nixl.kv_dtype"),
-        (end(2, vendor="amd", gpu="mi300x"), end(2), "nixl.vendor"),
+        (end(2, kv_cache=Dtype.BF16), end(2), "pair.kv_dtype"),
+        (end(2, vendor="amd", gpu="mi300x"), end(2), "pair.vendor"),
         (end(2, gpu="l40s"), end(2), None),
         (end(2, block_size=16), end(2, block_size=64), None),
-        (end(2, block_size=64), end(2, block_size=16), "nixl.block_size"),
+        (end(2, block_size=64), end(2, block_size=16), "pair.block_size"),
     ],
 )
 def test_pairs(prefill, decode, rule):
@@ -233,20 +246,27 @@ def test_pairs(prefill, decode, rule):
 
 
 def test_all_reasons_are_given():
-    found = list(pair_violations(end(8, kv_cache=Dtype.BF16), end(4, pp=2), LLAMA_8B))
-    assert [v.rule for v in found] == ["nixl.kv_dtype", "nixl.decode_pp", "nixl.tp_fan_out"]
+    found = list(pair_violations(end(8, kv_cache=Dtype.BF16), end(4, pp=2), LLAMA_8B, RULES))
+    assert [v.rule for v in found] == ["pair.kv_dtype", "pair.decode_pp", "pair.tp_fan_out"]
     assert all(v.reason and v.source for v in found)
+
+
+def test_rules_are_data_of_the_engine():
+    assert {rule.check for rule in RULES} == set(PairCheck)
+    lenient = [rule for rule in RULES if rule.check is not PairCheck.TP_FAN_OUT]
+    assert pair_violation(end(8), end(4), LLAMA_8B, lenient) is None
+    assert pair_violation(end(8), end(4), LLAMA_8B, ()) is None
 
 
 def test_latent_attention_goes_either_way():
     # https://github.com/llm-d/llm-d/pull/2187
     for p, d in ((8, 4), (4, 8)):
-        assert pair_violation(end(p), end(d), DEEPSEEK_V3) is None
+        assert pair_violation(end(p), end(d), DEEPSEEK_V3, RULES) is None
 
 
 def test_hybrids_need_equal_blocks():
     prefill, decode = end(2, block_size=16), end(2, block_size=64)
-    violation = pair_violation(prefill, decode, NANO)
+    violation = pair_violation(prefill, decode, NANO, RULES)
     assert violation is not None
-    assert violation.rule == "nixl.hybrid_block_size"
-    assert pair_violation(decode, decode, NANO) is None
+    assert violation.rule == "pair.hybrid_block_size"
+    assert pair_violation(decode, decode, NANO, RULES) is None

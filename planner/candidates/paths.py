@@ -42,7 +42,8 @@ def path_rates(
     rates = np.asarray(np.minimum(out[:, None], into[None, :]) / copies)
     for i, p in enumerate(prefill):
         for j, d in enumerate(decode):
-            if pair_violation(_end_point(context, p), _end_point(context, d), context.service.model):
+            ends = _end_point(context, p), _end_point(context, d)
+            if pair_violation(*ends, context.service.model, context.engine.pair_rules):
                 rates[i, j] = 0.0
     return rates
 

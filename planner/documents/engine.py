@@ -13,7 +13,7 @@ from planner.documents.source import load_document
 from planner.documents.sourced import Sourced
 from planner.documents.tree import Tree
 from planner.errors import Problem
-from planner.specs import Dtype, Engine, Phase, SchedulerPolicy, TransferCosts
+from planner.specs import Dtype, Engine, PairCheck, PairRule, Phase, SchedulerPolicy, TransferCosts
 from planner.units import GIB, MICRO, MILLI
 
 Sizes = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
@@ -81,6 +81,9 @@ class EngineDocument(DocumentModel):
     overheads: OverheadSection = Field(description="Time that is not in the kernels' own.")
     memory: MemorySection = Field(description="What the engine takes and reserves on each GPU.")
     transfer: TransferSection = Field(description="Moving a KV cache between replicas.")
+    pair_rules: tuple[Sourced[PairCheck], ...] = Field(
+        description="Conditions on prefill and decode replicas that exchange KV caches, in the order checked."
+    )
     log_sd: Sourced[Positive] = Field(
         description="Spread of the end-to-end model error with these constants, in natural log."
     )
@@ -137,6 +140,7 @@ def engine_from_document(document: EngineDocument) -> Engine:
         weight_only_dtypes=document.weight_only_dtypes.value,
         transfer=_transfer(document.transfer),
         connector=document.transfer.connector.value,
+        pair_rules=tuple(PairRule(check=rule.value, source=rule.source) for rule in document.pair_rules),
         log_sd=document.log_sd.value,
         provenance=f"{document.name} {document.version}: {document.log_sd.source}",
     )

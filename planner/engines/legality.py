@@ -1,12 +1,12 @@
 """What an engine refuses to run: ways to spread a model over GPUs, pairs of prefill and decode replicas.
 
 Pure functions of shapes. Each refusal says which rule was broken, why, and who says so, so that a plan
-can repeat it. The pair rules are those of vLLM's NIXL connector.
+can repeat it. Which pair rules hold is data of the engine at its version; how each is checked is here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from planner.errors import SpecError
@@ -19,6 +19,8 @@ from planner.specs import (
     Mixer,
     MixtureOfExperts,
     Model,
+    PairCheck,
+    PairRule,
     Parallelism,
     Precision,
     StateMixer,
@@ -301,109 +303,86 @@ class EndPoint:
     block_size: int
 
 
-PairRule = Callable[[EndPoint, EndPoint, Model], Violation | None]
+def pair_violation(
+    prefill: EndPoint, decode: EndPoint, model: Model, rules: Iterable[PairRule]
+) -> Violation | None:
+    """The first of `rules` that keeps `prefill` from handing its KV cache to `decode`, or None."""
+    return next(pair_violations(prefill, decode, model, rules), None)
 
 
-def pair_violation(prefill: EndPoint, decode: EndPoint, model: Model) -> Violation | None:
-    """The first rule that keeps `prefill` from handing its KV cache to `decode`; None where none does."""
-    return next(pair_violations(prefill, decode, model), None)
+def pair_violations(
+    prefill: EndPoint, decode: EndPoint, model: Model, rules: Iterable[PairRule]
+) -> Iterator[Violation]:
+    """Every one of `rules` that keeps `prefill` from handing its KV cache to `decode`."""
+    for rule in rules:
+        reason = _CHECKS[rule.check](prefill, decode, model)
+        if reason is not None:
+            yield Violation(rule=f"pair.{rule.check}", reason=reason, source=rule.source)
 
 
-def pair_violations(prefill: EndPoint, decode: EndPoint, model: Model) -> Iterator[Violation]:
-    """Every rule that keeps `prefill` from handing its KV cache to `decode`."""
-    for rule in NIXL_RULES:
-        violation = rule(prefill, decode, model)
-        if violation is not None:
-            yield violation
-
-
-def _same_vendor(prefill: EndPoint, decode: EndPoint, model: Model) -> Violation | None:
+def _vendor(prefill: EndPoint, decode: EndPoint, model: Model) -> str | None:
     if prefill.vendor == decode.vendor:
         return None
-    return Violation(
-        rule="nixl.vendor",
-        reason=f"{prefill.gpu} and {decode.gpu} are of different vendors: attention backends differ, and the "
-        "handshake refuses the pair",
-        source="vLLM 0.33.0, nixl/metadata.py, compatibility hash",
+    return (
+        f"{prefill.gpu} and {decode.gpu} are of different vendors: attention backends differ, and the "
+        "handshake refuses the pair"
     )
 
 
-def _same_kv_dtype(prefill: EndPoint, decode: EndPoint, model: Model) -> Violation | None:
+def _kv_dtype(prefill: EndPoint, decode: EndPoint, model: Model) -> str | None:
     if prefill.kv_cache is decode.kv_cache:
         return None
-    return Violation(
-        rule="nixl.kv_dtype",
-        reason=f"KV cache formats differ: {prefill.kv_cache} and {decode.kv_cache}",
-        source="vLLM 0.33.0, nixl/metadata.py, compatibility hash",
-    )
+    return f"KV cache formats differ: {prefill.kv_cache} and {decode.kv_cache}"
 
 
-def _block_sizes(prefill: EndPoint, decode: EndPoint, model: Model) -> Violation | None:
+def _block_size(prefill: EndPoint, decode: EndPoint, model: Model) -> str | None:
     if decode.block_size % prefill.block_size == 0:
         return None
-    return Violation(
-        rule="nixl.block_size",
-        reason=f"decode blocks of {decode.block_size} tokens are no multiple of prefill blocks of "
-        f"{prefill.block_size}",
-        source="vLLM 0.33.0, nixl/base_worker.py, block size ratio",
+    return (
+        f"decode blocks of {decode.block_size} tokens are no multiple of prefill blocks of "
+        f"{prefill.block_size}"
     )
 
 
-def _decode_pipeline(prefill: EndPoint, decode: EndPoint, model: Model) -> Violation | None:
+def _hybrid_block_size(prefill: EndPoint, decode: EndPoint, model: Model) -> str | None:
+    if prefill.block_size == decode.block_size or not _has(model, StateMixer):
+        return None
+    return (
+        f"layers with a state need equal blocks, prefill has {prefill.block_size} tokens and decode "
+        f"{decode.block_size}"
+    )
+
+
+def _decode_pp(prefill: EndPoint, decode: EndPoint, model: Model) -> str | None:
     if decode.parallelism.pp == 1:
         return None
-    return Violation(
-        rule="nixl.decode_pp",
-        reason=f"the decode side has {decode.parallelism.pp} pipeline stages; it must have one",
-        source="vLLM 0.33.0, nixl connectors, kv_consumer",
-    )
+    return f"the decode side has {decode.parallelism.pp} pipeline stages; it must have one"
 
 
-def _tp_divides(prefill: EndPoint, decode: EndPoint, model: Model) -> Violation | None:
+def _tp_divides(prefill: EndPoint, decode: EndPoint, model: Model) -> str | None:
     p, d = prefill.parallelism.tp, decode.parallelism.tp
     if max(p, d) % min(p, d) == 0:
         return None
-    return Violation(
-        rule="nixl.tp_divides",
-        reason=f"prefill TP {p} and decode TP {d} do not divide one another",
-        source="vLLM 0.33.0, kv_connector/utils.py, tp_ratio",
-    )
+    return f"prefill TP {p} and decode TP {d} do not divide one another"
 
 
-def _tp_fans_out(prefill: EndPoint, decode: EndPoint, model: Model) -> Violation | None:
-    # vLLM itself asserts only where prefill replicates KV heads; llm-d documents the stricter rule, and
-    # builds have crashed between the two. Latent attention has no heads to cut.
+def _tp_fan_out(prefill: EndPoint, decode: EndPoint, model: Model) -> str | None:
     p, d = prefill.parallelism.tp, decode.parallelism.tp
-    if p <= d or _has(model, LatentAttention):
+    if p <= d or _has(model, LatentAttention):  # latent attention has no heads to cut
         return None
-    return Violation(
-        rule="nixl.tp_fan_out",
-        reason=f"prefill TP {p} exceeds decode TP {d}, which is not supported for grouped-query attention",
-        source="llm-d documentation; vLLM 0.33.0, nixl/base_worker.py",
-    )
-
-
-def _hybrid_blocks(prefill: EndPoint, decode: EndPoint, model: Model) -> Violation | None:
-    if prefill.block_size == decode.block_size or not _has(model, StateMixer):
-        return None
-    return Violation(
-        rule="nixl.hybrid_block_size",
-        reason=f"layers with a state need equal blocks, prefill has {prefill.block_size} tokens and decode "
-        f"{decode.block_size}",
-        source="llm-d documentation; vLLM, hybrid KV cache manager",
-    )
+    return f"prefill TP {p} exceeds decode TP {d}, which is not supported for grouped-query attention"
 
 
 def _has(model: Model, kind: type[Mixer]) -> bool:
     return any(isinstance(run.layer.attention, kind) for run in model.layers)
 
 
-NIXL_RULES: tuple[PairRule, ...] = (
-    _same_vendor,
-    _same_kv_dtype,
-    _block_sizes,
-    _hybrid_blocks,
-    _decode_pipeline,
-    _tp_divides,
-    _tp_fans_out,
-)
+_CHECKS: dict[PairCheck, Callable[[EndPoint, EndPoint, Model], str | None]] = {
+    PairCheck.VENDOR: _vendor,
+    PairCheck.KV_DTYPE: _kv_dtype,
+    PairCheck.BLOCK_SIZE: _block_size,
+    PairCheck.HYBRID_BLOCK_SIZE: _hybrid_block_size,
+    PairCheck.DECODE_PP: _decode_pp,
+    PairCheck.TP_DIVIDES: _tp_divides,
+    PairCheck.TP_FAN_OUT: _tp_fan_out,
+}

@@ -4,7 +4,7 @@ Every number is in a base unit: s, B, FLOP, FLOP/s, B/s, tok, req/s, W; money is
 read into these types by :mod:`planner.documents`, the only place that converts units.
 """
 
-from planner.specs.engines import Engine, TransferCosts
+from planner.specs.engines import Engine, PairRule, TransferCosts
 from planner.specs.gpus import (
     GPU,
     AllReduceCoefficients,
@@ -24,6 +24,7 @@ from planner.specs.kinds import (
     Dtype,
     Metric,
     Objective,
+    PairCheck,
     Phase,
     Routing,
     SchedulerPolicy,
@@ -83,6 +84,8 @@ __all__ = [
     "MoeCoefficients",
     "Objective",
     "Options",
+    "PairCheck",
+    "PairRule",
     "Parallelism",
     "PcieAllReduce",
     "Period",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planner.specs.kinds import Dtype, Phase, SchedulerPolicy
+from planner.specs.kinds import Dtype, PairCheck, Phase, SchedulerPolicy
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +28,14 @@ class TransferCosts:
     fixed: float
     per_block: float
     overlap: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PairRule:
+    """A condition on prefill and decode replicas that one version of an engine sets, and who says so."""
+
+    check: PairCheck
+    source: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,6 +71,8 @@ class Engine:
         Which side emits the first token under disaggregation.
     weight_only_dtypes : tuple of Dtype
         Weight formats that run with 16-bit arithmetic where a GPU has no such tensor cores.
+    pair_rules : tuple of PairRule
+        Conditions on prefill and decode replicas that exchange KV caches.
     log_sd : float
         Spread of the end-to-end model error with these constants, in natural log. [1]
     """
@@ -88,5 +98,6 @@ class Engine:
     weight_only_dtypes: tuple[Dtype, ...]
     transfer: TransferCosts
     connector: str
+    pair_rules: tuple[PairRule, ...]
     log_sd: float
     provenance: str = ""

@@ -108,6 +108,18 @@ class SchedulerPolicy(StrEnum):
     PREFILL_FIRST = "prefill_first"
 
 
+class PairCheck(StrEnum):
+    """What an engine may ask of a prefill and a decode replica before they exchange KV caches."""
+
+    VENDOR = "vendor"
+    KV_DTYPE = "kv_dtype"
+    BLOCK_SIZE = "block_size"
+    HYBRID_BLOCK_SIZE = "hybrid_block_size"
+    DECODE_PP = "decode_pp"
+    TP_DIVIDES = "tp_divides"
+    TP_FAN_OUT = "tp_fan_out"
+
+
 class CalibrationStatus(StrEnum):
     """Where the efficiencies of a GPU profile come from."""
 
