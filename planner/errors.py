@@ -85,9 +85,3 @@ class SolverError(PlannerError):
     """The solver failed, or ran out of time before it had a plan."""
 
     exit_code = 4
-
-
-class VerificationError(PlannerError):
-    """A plan that does not hold in simulation."""
-
-    exit_code = 5

@@ -40,10 +40,12 @@ def path_rates(
     into = np.array([one_request(context, c) for c in decode])
     copies = np.array([kv_repeats(context, c) for c in decode])
     rates = np.asarray(np.minimum(out[:, None], into[None, :]) / copies)
-    for i, p in enumerate(prefill):
-        for j, d in enumerate(decode):
-            ends = _end_point(context, p), _end_point(context, d)
-            if pair_violation(*ends, context.service.model, context.engine.pair_rules):
+    model, rules = context.service.model, context.engine.pair_rules
+    decode_ends = [_end_point(context, choice) for choice in decode]
+    for i, choice in enumerate(prefill):
+        end = _end_point(context, choice)
+        for j, decode_end in enumerate(decode_ends):
+            if pair_violation(end, decode_end, model, rules):
                 rates[i, j] = 0.0
     return rates
 

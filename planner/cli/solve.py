@@ -30,7 +30,7 @@ def _seconds(context: click.Context, parameter: click.Parameter, value: float | 
 @click.argument("scenario", type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the plan here (YAML).")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON instead of tables.")
-@click.option("--no-verify", is_flag=True, help="Do not check the plan by simulation.")
+@click.option("--no-verify", is_flag=True, help="No effect yet: plans are not simulated.")
 @click.option("--solver", type=click.Choice(["highs", "cbc"]), default="highs", show_default=True)
 @click.option("--time-limit", type=float, callback=_seconds, metavar="S", help="Of one program. [s]")
 @click.option(

@@ -25,10 +25,7 @@ from planner.specs import (
     Precision,
     StateMixer,
 )
-from planner.transformer import stage_layers
-
-VOCABULARY_PADDING = 64
-"""Engines pad the vocabulary to a multiple of this, then cut it into equal shards. [rows]"""
+from planner.transformer import padded_vocabulary, stage_layers
 
 WEIGHT_BLOCKS = {Dtype.FP8_BLOCK: 128, Dtype.INT4: 128}
 """Neighbouring weights that share one scale and cannot be parted, by format."""
@@ -156,7 +153,7 @@ def _cut_violations(
 
 
 def _vocabulary_violations(model: Model, tp: int) -> Iterator[Violation]:
-    padded = -(-model.vocab // VOCABULARY_PADDING) * VOCABULARY_PADDING
+    padded = padded_vocabulary(model, tp=1)
     if padded % tp:
         yield Violation(
             rule="tp.vocabulary",

@@ -18,7 +18,7 @@ from planner.specs import (
     StateMixer,
 )
 
-VOCABULARY_PADDING = 64  # rows; engines pad the vocabulary so that shards are equal
+VOCABULARY_PADDING = 64  # engines pad the vocabulary to a multiple of this and cut it evenly [rows]
 SIXTEEN_BIT = Dtype.BF16.bytes  # norms, routers, embeddings and the head stay in 16 bits [B]
 
 
@@ -230,7 +230,7 @@ def stages(model: Model, pp: int, split: tuple[int, ...] | None = None) -> Itera
 
 
 def padded_vocabulary(model: Model, tp: int) -> int:
-    """Vocabulary rows of one rank, padding included."""
+    """Vocabulary rows of one of `tp` ranks, padding included."""
     padded = -(-model.vocab // VOCABULARY_PADDING) * VOCABULARY_PADDING
     return -(-padded // tp)
 
