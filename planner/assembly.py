@@ -7,16 +7,14 @@ from dataclasses import dataclass, replace
 
 from planner.candidates import ReplicaChoice
 from planner.errors import SolverError
+from planner.fleet import Deployed, Fleet, path_rate
 from planner.physics import needed
 from planner.plan import Alternative, Binding, Group, NodeUse, Plan, PredictedLatency, ServicePrediction
 from planner.prediction import (
     INTERVAL_Z,
-    Deployed,
-    Fleet,
     Occupancy,
     colocated_group_occupancy,
     decode_group_occupancy,
-    path_rate,
     predict_fleet,
     prefill_occupancy,
 )

@@ -20,11 +20,12 @@ from planner.engines.legality import (
     require_legal,
 )
 from planner.errors import InfeasibleError, SpecError
+from planner.fleet import Deployed, Fleet, path_rate
 from planner.latency import OperatorTime, decode_breakdown, decode_step_time, prefill_breakdown, prompt_time
 from planner.memory import kv_capacity, memory_budgets, tightest
 from planner.operators import ReplicaSet
 from planner.plan import MemoryBudget
-from planner.prediction import INTERVAL_Z, Deployed, Fleet, path_rate, predict_fleet
+from planner.prediction import INTERVAL_Z, predict_fleet
 from planner.specs import (
     GPU,
     Dtype,

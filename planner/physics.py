@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planner.prediction import Deployed
+from planner.fleet import Deployed
 from planner.roofline import dtype_of_rows
 from planner.specs import Dtype, Phase, Service
 from planner.traffic import Traffic

@@ -25,7 +25,8 @@ from planner.capacity import (
     sharing,
     tpot_moments,
 )
-from planner.collectives import kv_transfer_time, network_rate
+from planner.collectives import kv_transfer_time
+from planner.fleet import Deployed, Fleet, path_rate
 from planner.latency import decode_step_time
 from planner.operators import ReplicaSet
 from planner.plan import LatencySummary
@@ -36,56 +37,15 @@ from planner.queueing import (
     gamma_tail,
     pooled_wait,
 )
-from planner.specs import (
-    Engine,
-    FleetItem,
-    Parallelism,
-    Phase,
-    Routing,
-    SchedulerPolicy,
-    Service,
-)
+from planner.specs import Phase, SchedulerPolicy
 from planner.traffic import Traffic
-from planner.transformer import kv_bytes, kv_copies
+from planner.transformer import kv_bytes
 
 INTERVAL_Z = 1.2816  # normal quantile of 0.9: the interval covers 80 % of the model error [1]
 _PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 _TOLERANCE = 1e-4
 _BATCHES, _BATCHES_SPAN = 96, 512.0  # grid of batches, and its largest over its smallest [1]
 _FINE_BATCHES = 24
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Deployed:
-    """One group as it stands: what serves, how many, at what load.
-
-    Attributes
-    ----------
-    rate : float
-        Requests sent to the whole group. [req/s]
-    """
-
-    phase: Phase
-    item: FleetItem
-    parallelism: Parallelism
-    replicas: int
-    rate: float
-    token_budget: int
-    kv_tokens: int
-    max_num_seqs: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Fleet:
-    """Groups behind one front door, and how it routes."""
-
-    service: Service
-    engine: Engine
-    groups: tuple[Deployed, ...]
-    routing: Routing
-
-    def pool(self, phase: Phase) -> tuple[Deployed, ...]:
-        return tuple(g for g in self.groups if g.phase is phase)
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,15 +201,6 @@ def _transfer(fleet: Fleet, prefill: Deployed, decode: Deployed, traffic: Traffi
     rate = path_rate(fleet, prefill, decode)
     layers = fleet.service.model.num_layers / prefill.parallelism.pp
     return kv_transfer_time(traffic.isl, size, rate, layers, fleet.engine)
-
-
-def path_rate(fleet: Fleet, prefill: Deployed, decode: Deployed) -> float:
-    """Rate at which unique KV bytes get from one replica to the other. [B/s]"""
-    ends = [
-        network_rate(g.item, fleet.engine) * g.parallelism.num_gpus / g.parallelism.dp
-        for g in (prefill, decode)
-    ]
-    return min(ends) / kv_copies(fleet.service.model, decode.parallelism.tp)
 
 
 # --------------------------------------------------------------------------------------------

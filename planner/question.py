@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from planner.candidates import CandidateSet, ReplicaChoice
-from planner.prediction import Deployed, Fleet
+from planner.fleet import Deployed, Fleet
 from planner.program import Solution
 from planner.queueing import normal_quantile
 from planner.specs import Engine, FleetItem, Objective, Scenario, Service

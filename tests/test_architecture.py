@@ -26,7 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "documents.source", "documents.sourced", "documents.tree", "documents.yaml_text",
         "documents.trace_columns", "documents.trace_times",
     ),
-    ("memory", "traffic", "experts", "latent", "program"),
+    ("memory", "traffic", "experts", "latent", "program", "fleet"),
     ("operators",),
     ("latency",),
     (

@@ -22,10 +22,11 @@ from planner.capacity import (
     sharing,
 )
 from planner.engines import load_engine
+from planner.fleet import Deployed, Fleet
 from planner.latency import Companions, decode_step_time, prompt_time
 from planner.operators import ReplicaSet
 from planner.plan import Binding
-from planner.prediction import Deployed, Fleet, predict_fleet, prefill_sojourns
+from planner.prediction import predict_fleet, prefill_sojourns
 from planner.queueing import normal_quantile
 from planner.specs import (
     Dtype,

@@ -25,10 +25,11 @@ from planner.capacity import (
 )
 from planner.collectives import kv_transfer_time, network_rate
 from planner.engines import load_engine
+from planner.fleet import Deployed, Fleet
 from planner.latency import decode_step_time, prompt_time
 from planner.operators import ReplicaSet
 from planner.plan import LatencySummary
-from planner.prediction import Deployed, Fleet, predict_fleet, prefill_sojourns
+from planner.prediction import predict_fleet, prefill_sojourns
 from planner.specs import (
     Dtype,
     FleetItem,

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
+from planner.fleet import Deployed
 from planner.physics import needed
-from planner.prediction import Deployed
 from planner.specs import (
     Dtype,
     FleetItem,

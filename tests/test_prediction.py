@@ -12,16 +12,14 @@ from hypothesis import strategies as st
 
 from planner.capacity import FIRST_STEPS
 from planner.collectives import kv_transfer_time, network_rate
+from planner.fleet import Deployed, Fleet, path_rate
 from planner.latency import decode_step_time, prompt_time
 from planner.operators import ReplicaSet
 from planner.prediction import (
     Component,
-    Deployed,
-    Fleet,
     colocated_group_occupancy,
     decode_group_occupancy,
     exceedance,
-    path_rate,
     predict_fleet,
     prefill_occupancy,
     summary,

@@ -1,0 +1,51 @@
+"""Groups of replicas behind one front door: what is predicted, simulated and deployed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planner.collectives import network_rate
+from planner.specs import Engine, FleetItem, Parallelism, Phase, Routing, Service
+from planner.transformer import kv_copies
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Deployed:
+    """One group as it stands: what serves, how many, at what load.
+
+    Attributes
+    ----------
+    rate : float
+        Requests sent to the whole group. [req/s]
+    """
+
+    phase: Phase
+    item: FleetItem
+    parallelism: Parallelism
+    replicas: int
+    rate: float
+    token_budget: int
+    kv_tokens: int
+    max_num_seqs: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fleet:
+    """Groups behind one front door, and how it routes."""
+
+    service: Service
+    engine: Engine
+    groups: tuple[Deployed, ...]
+    routing: Routing
+
+    def pool(self, phase: Phase) -> tuple[Deployed, ...]:
+        return tuple(g for g in self.groups if g.phase is phase)
+
+
+def path_rate(fleet: Fleet, prefill: Deployed, decode: Deployed) -> float:
+    """Rate at which unique KV bytes get from one replica to the other. [B/s]"""
+    ends = [
+        network_rate(g.item, fleet.engine) * g.parallelism.num_gpus / g.parallelism.dp
+        for g in (prefill, decode)
+    ]
+    return min(ends) / kv_copies(fleet.service.model, decode.parallelism.tp)
