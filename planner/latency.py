@@ -28,7 +28,7 @@ from planner.specs import Engine
 RANK_SPREAD = 0.6  # coefficient of variation of a sequence's context, for the busiest rank; an estimate [1]
 
 
-def _token_time(r: ReplicaSet, tokens: Numbers) -> Numbers:
+def token_time(r: ReplicaSet, tokens: Numbers) -> Numbers:
     """All layers on `tokens` of a rank, attention and head left out. [s]"""
     total: Numbers = 0.0
     for run in r.kinds:
@@ -54,7 +54,8 @@ def _prefill_attention(r: ReplicaSet, prompts: PromptShape) -> Numbers:
     return total
 
 
-def _head(r: ReplicaSet, rows: Numbers) -> Numbers:
+def head_time(r: ReplicaSet, rows: Numbers) -> Numbers:
+    """Logits of `rows` tokens. [s]"""
     return gemm_time(r.head, rows, r.vocabulary, r.model.hidden)
 
 
@@ -75,18 +76,35 @@ def padded_batch(engine: Engine, batch: Numbers) -> FloatArray:
     return np.where(values <= 0, 0.0, np.where(values > sizes[-1], values, sizes[index]))
 
 
-def _decode_kernels(r: ReplicaSet, batch: Numbers, context: Numbers) -> Numbers:
+def decode_kernels_time(r: ReplicaSet, batch: Numbers, context: Numbers) -> Numbers:
+    """Kernels of a pure decode step, unscaled. [s]"""
     micro = batch / r.lanes
     padded = padded_batch(r.engine, micro)
     layers = float(r.model.num_layers)
     eager = np.where(micro > r.engine.graph_batch_sizes[-1], layers * r.engine.eager_overhead, 0.0)
     return (
-        _token_time(r, padded)
+        token_time(r, padded)
         + _decode_attention(r, micro, context)
-        + _head(r, padded)
+        + head_time(r, padded)
         + eager
         + _pipeline(r)
     )
+
+
+def decode_beside_time(r: ReplicaSet, batch: Numbers, context: Numbers) -> Numbers:
+    """What decode tokens add to a step of prompts beside their rows in the matrix products, unscaled. [s]"""
+    micro = batch / r.lanes
+    return _decode_attention(r, micro, context) + head_time(r, padded_batch(r.engine, micro))
+
+
+def chunk_attention_time(r: ReplicaSet, query: Numbers, cached: Numbers) -> Numbers:
+    """Attention of one chunk of a prompt after `cached` tokens, one launch per layer, unscaled. [s]"""
+    return _prefill_attention(r, _prompts(query, cached, np.maximum(query, 1.0), Companions(), 1.0))
+
+
+def hand_over_time(r: ReplicaSet) -> FloatArray:
+    """Hand-overs between pipeline stages in one step, unscaled. [s]"""
+    return _pipeline(r)
 
 
 def _host(r: ReplicaSet, sequences: Numbers) -> Numbers:
@@ -96,7 +114,7 @@ def _host(r: ReplicaSet, sequences: Numbers) -> Numbers:
 
 def decode_step_time(r: ReplicaSet, batch: Numbers, context: Numbers) -> FloatArray:
     """Time of a pure decode step: one token for each of `batch` sequences of mean `context` [tok]. [s]"""
-    kernels = r.engine.decode_scale * _decode_kernels(r, batch, context)
+    kernels = r.engine.decode_scale * decode_kernels_time(r, batch, context)
     return np.asarray(r.slowdown * (kernels + _host(r, batch)))
 
 
@@ -172,11 +190,9 @@ def prompt_time(
     steps = full + (rest > 0)
 
     own = _own_kernels(r, _prompts(query, cached, chunk, companions, steps))
-    tokens = full * _token_time(r, chunk + micro) + np.where(rest > 0, _token_time(r, rest + micro), 0.0)
-    decode = np.where(decodes, _decode_kernels(r, decode_batch, context), 0.0)
-    beside = np.where(
-        decodes, _decode_attention(r, micro, context) + _head(r, padded_batch(r.engine, micro)), 0.0
-    )
+    tokens = full * token_time(r, chunk + micro) + np.where(rest > 0, token_time(r, rest + micro), 0.0)
+    decode = np.where(decodes, decode_kernels_time(r, decode_batch, context), 0.0)
+    beside = np.where(decodes, decode_beside_time(r, decode_batch, context), 0.0)
     increment = r.engine.prefill_scale * np.maximum(tokens + own + steps * (beside - decode), 0.0)
     host = steps * _host(r, decode_batch + 1.0 + companions.count)
     return PromptTime(
@@ -203,7 +219,7 @@ def _prompts(
 def _own_kernels(r: ReplicaSet, prompts: PromptShape) -> Numbers:
     """Prompt attention, head rows and hand-overs of a prompt and its companions. [s]"""
     rows = 1.0 + prompts.others
-    return _prefill_attention(r, prompts) + _head(r, rows) + prompts.steps * _pipeline(r)
+    return _prefill_attention(r, prompts) + head_time(r, rows) + prompts.steps * _pipeline(r)
 
 
 def _keys_read(query: Numbers, cached: Numbers, chunk: Numbers) -> FloatArray:
@@ -232,7 +248,7 @@ def decode_breakdown(r: ReplicaSet, batch: float, context: float) -> tuple[Opera
     padded = padded_batch(r.engine, micro)
     beside = {
         "decode attention": _decode_attention(r, micro, context),
-        "head": _head(r, padded),
+        "head": head_time(r, padded),
         "pipeline hand-over": _pipeline(r),
     }
     total = decode_step_time(r, batch, context)
@@ -248,7 +264,7 @@ def prefill_breakdown(
     attention = _prefill_attention(r, _prompts(query, cached, token_budget, Companions(), steps))
     beside = {
         "prefill attention": attention,
-        "head": _head(r, 1.0),
+        "head": head_time(r, 1.0),
         "pipeline hand-over": steps * _pipeline(r),
     }
     full = float(np.floor(query / token_budget))

@@ -5,15 +5,34 @@ from __future__ import annotations
 import math
 
 from planner.plan import MemoryBudget
-from planner.specs import GPU, Engine, FeedForward, MixtureOfExperts, Model, Parallelism, Precision
+from planner.specs import (
+    GPU,
+    Engine,
+    FeedForward,
+    MixtureOfExperts,
+    Model,
+    Parallelism,
+    Phase,
+    Precision,
+)
 from planner.transformer import (
     SIXTEEN_BIT,
     equivalent_tokens,
     stage_kv_bytes,
     stage_weight_bytes,
 )
+from planner.units import GIB
 
+SMALL_GPU_MEMORY = 70 * GIB  # engines default to fewer sequences below it [B]
+SMALL_GPU_SEQUENCES = 256
 _REFERENCE_CONTEXT = 8192.0  # at which stages of a model with windows are compared [tok]
+
+
+def sequence_limit(engine: Engine, gpu: GPU, phase: Phase) -> int:
+    """Sequences in a step of one attention rank, where nobody says how many."""
+    if phase is Phase.PREFILL or gpu.memory < SMALL_GPU_MEMORY:
+        return min(engine.max_num_seqs, SMALL_GPU_SEQUENCES)
+    return engine.max_num_seqs
 
 
 def _widest(block: FeedForward | MixtureOfExperts | None) -> int:

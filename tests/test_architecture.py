@@ -34,13 +34,13 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "documents.engine", "documents.gpu_profile", "documents.model_config", "documents.catalogue",
         "documents.trace_file", "documents.trace_values", "documents.traffic_preset",
     ),
-    ("engines", "catalog", "prediction"),
+    ("engines", "catalog", "prediction", "simulator"),
     (
         "candidates", "physics", "configuration",
         "documents.scenario_schema", "documents.scenario_rules", "documents.scenario",
-        "documents.plan_schema", "documents.plan",
+        "documents.plan_schema", "documents.plan", "documents.fleet_schema",
     ),
-    ("infeasibility", "question", "documents.schemas"),
+    ("infeasibility", "question", "documents.schemas", "documents.fleet"),
     ("assembly",),
     ("workflow",),
     ("report",),
@@ -61,6 +61,7 @@ LATE_IMPORTS = {
     ("planner.cli.predict", "planner.report.terminal"): "rich, only where tables are printed",
     ("planner.cli.solve", "planner.report.terminal"): "rich, only where tables are printed",
     ("planner.cli.workload", "planner.report.workload"): "rich, only where tables are printed",
+    ("planner.report.timeline_plot", "matplotlib"): "slow to load, and in the extra [report] only",
 }
 """Imports within functions, with the reason."""
 
@@ -71,10 +72,11 @@ ONLY_IN = {
     "rich": ("planner.cli.output", "planner.report"),
     "yaml": ("planner.documents.yaml_text", "planner.catalog"),
     "pydantic": ("planner.documents",),
+    "matplotlib": ("planner.report",),
 }
 """Libraries that belong to one place."""
 
-NOWHERE = ("scipy", "numba", "torch", "pandas", "matplotlib", "plotly")
+NOWHERE = ("scipy", "numba", "torch", "pandas", "plotly")
 """Heavy libraries that `solve` does without."""
 
 UNIT_LITERALS = {

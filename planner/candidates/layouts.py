@@ -8,14 +8,11 @@ from collections.abc import Sequence
 from planner.candidates.context import Context, ReplicaChoice
 from planner.collectives import supports_world_size
 from planner.engines.legality import legal_tp
-from planner.memory import kv_capacity, memory_budgets, tightest
+from planner.memory import kv_capacity, memory_budgets, sequence_limit, tightest
 from planner.roofline import dtype_of_rows
 from planner.specs import FleetItem, LatentAttention, MixtureOfExperts, Parallelism, Phase
 from planner.transformer import equivalent_tokens
 from planner.units import GIB
-
-SMALL_GPU_MEMORY = 70 * GIB  # engines default to fewer sequences below it [B]
-SMALL_GPU_SEQUENCES = 256
 
 
 def parallelisms(context: Context, item: FleetItem, phase: Phase) -> list[Parallelism]:
@@ -109,11 +106,7 @@ def _choice(
     context: Context, phase: Phase, index: int, item: FleetItem, layout: Parallelism, budget: int
 ) -> ReplicaChoice | None:
     service, engine = context.service, context.engine
-    sequences = engine.max_num_seqs  # of one attention rank
-    if item.gpu.memory < SMALL_GPU_MEMORY:
-        sequences = min(sequences, SMALL_GPU_SEQUENCES)
-    if phase is Phase.PREFILL:
-        sequences = min(sequences, SMALL_GPU_SEQUENCES)
+    sequences = sequence_limit(engine, item.gpu, phase)  # of one attention rank
     budgets = memory_budgets(service.model, service.precision, engine, item.gpu, layout, budget, sequences)
     tokens = kv_capacity(service.model, service.precision, engine, layout, budgets)
     memory = tightest(budgets)

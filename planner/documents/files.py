@@ -1,4 +1,4 @@
-"""Text files: read within bounds, written whole or not at all."""
+"""Files: text read within bounds, text and bytes written whole or not at all."""
 
 from __future__ import annotations
 
@@ -161,7 +161,12 @@ def check_writable(path: str | Path) -> None:
 
 
 def write_text_atomic(path: str | Path, text: str) -> None:
-    """Write a UTF-8 file whole or not at all; an existing file keeps its permissions.
+    """Write a UTF-8 file as :func:`write_bytes_atomic` does."""
+    write_bytes_atomic(path, text.encode("utf-8"))
+
+
+def write_bytes_atomic(path: str | Path, data: bytes) -> None:
+    """Write a file whole or not at all; an existing file keeps its permissions.
 
     Raises
     ------
@@ -172,15 +177,14 @@ def write_text_atomic(path: str | Path, text: str) -> None:
     check_writable(path)
     try:
         if path.exists() and not path.is_file():  # /dev/null and pipes
-            path.write_text(text, encoding="utf-8")
+            path.write_bytes(data)
         else:
-            _replace(Path(os.path.realpath(path)), text)  # through symbolic links
+            _replace(Path(os.path.realpath(path)), data)  # through symbolic links
     except OSError as error:
         raise file_error(path, f"cannot be written: {error.strerror}") from None
 
 
-def _replace(path: Path, text: str) -> None:
-    data = text.encode("utf-8")
+def _replace(path: Path, data: bytes) -> None:
     temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(6)}.tmp")
     try:
         with temporary.open("xb") as file:

@@ -23,6 +23,7 @@ from planner.documents.scenario_schema import (
     MAX_PARALLEL,
     TRACE,
     ArrivalSpread,
+    DemandDocument,
     FleetItemDocument,
     LengthDocument,
     OptionsDocument,
@@ -70,8 +71,8 @@ _SLIP = 0.9  # similarity from which a key of an inline model is taken for anoth
 
 
 @dataclass(slots=True)
-class _Named:
-    """What the names of a scenario stand for."""
+class Named:
+    """What the names of a file stand for, and what is wrong with them."""
 
     model: Model | None = None
     preset: catalog.TrafficPreset | None = None
@@ -81,38 +82,44 @@ class _Named:
     problems: list[Problem] = field(default_factory=list)
 
 
-def _look_up(tree: Tree) -> _Named:
-    """Resolve every name that is text, whatever else is wrong with the file."""
-    named = _Named()
-    if name := _text(tree, "model"):
-        with _reporting(named, tree, ("model",)):
+def look_up_demand(tree: Tree) -> Named:
+    """Model and traffic by every name that is text, whatever else is wrong with the file."""
+    named = Named()
+    if name := text_at(tree, "model"):
+        with reporting(named, tree, ("model",)):
             named.model = catalog.load_model(name, tree.folder)
     elif isinstance(tree.get("model"), dict):
         named.model = _inline_model(tree, named.problems)
-    if name := _text(tree, "workload", "preset"):
-        with _reporting(named, tree, ("workload", "preset")):
+    if name := text_at(tree, "workload", "preset"):
+        with reporting(named, tree, ("workload", "preset")):
             named.preset = catalog.load_traffic(name, tree.folder)
-    if name := _text(tree, "workload", "trace"):
-        with _reporting(named, tree, ("workload", "trace")):
+    if name := text_at(tree, "workload", "trace"):
+        with reporting(named, tree, ("workload", "trace")):
             named.trace = read_trace(resolved_path(name, tree.folder))
             named.preset = catalog.traffic_of(named.trace)
+    return named
+
+
+def _look_up(tree: Tree) -> Named:
+    """Resolve every name of a scenario."""
+    named = look_up_demand(tree)
     _look_up_fleet(tree, named)
     if named.model is not None:
         named.problems += _check_tp(tree, named.model)
     return named
 
 
-def _look_up_fleet(tree: Tree, named: _Named) -> None:
+def _look_up_fleet(tree: Tree, named: Named) -> None:
     """GPUs and instances of the fleet; each type of GPU is listed once."""
     first: dict[str, KeyPath] = {}
     for i in range(len(tree.entries("fleet"))):
         path: KeyPath = ("fleet", i, "gpu")
-        name = _text(tree, *path)
+        name = text_at(tree, *path)
         if name:
-            with _reporting(named, tree, path):
+            with reporting(named, tree, path):
                 named.gpus[i] = catalog.load_gpu(name, tree.folder)
-        if instance := _text(tree, "fleet", i, "instance"):
-            with _reporting(named, tree, ("fleet", i, "instance")):
+        if instance := text_at(tree, "fleet", i, "instance"):
+            with reporting(named, tree, ("fleet", i, "instance")):
                 named.instances[i] = catalog.load_instance(instance)
                 named.problems += _check_instance(tree, i, named.instances[i], named.gpus.get(i))
                 if not tree.has(*path):
@@ -141,7 +148,7 @@ def _check_instance(tree: Tree, i: int, instance: catalog.CloudInstance, gpu: GP
 def _inline_model(tree: Tree, problems: list[Problem]) -> Model | None:
     """A model whose configuration the scenario holds itself; its ``name`` is free."""
     config = _Recorded(tree.get("model"))
-    name = _text(tree, "model", "name") or "model"
+    name = text_at(tree, "model", "name") or "model"
     model = None
     try:
         model = model_from_config(config, name, f"model of {tree.source}")
@@ -177,13 +184,14 @@ class _Recorded(dict[str, Any]):
         return [(key, found[0]) for key, found in near if found]
 
 
-def _text(tree: Tree, *path: str | int) -> str:
+def text_at(tree: Tree, *path: str | int) -> str:
+    """The text at a key path; empty where there is none."""
     value = tree.get(*path)
     return value if isinstance(value, str) else ""
 
 
 @contextmanager
-def _reporting(named: _Named, tree: Tree, path: KeyPath) -> Iterator[None]:
+def reporting(named: Named, tree: Tree, path: KeyPath) -> Iterator[None]:
     """Turn a failed look-up into problems at the line of the name."""
     try:
         yield
@@ -205,11 +213,16 @@ def _check_tp(tree: Tree, model: Model) -> list[Problem]:
     return problems
 
 
-def _check_context(tree: Tree, service: Service, trace: Trace | None) -> list[Problem]:
+def check_demand(tree: Tree, model: Model, workload: Workload, trace: Trace | None) -> list[Problem]:
+    """What the traffic of a model may still break once it is known."""
+    return [*_check_context(tree, model, workload, trace), *_check_variation(tree, workload)]
+
+
+def _check_context(tree: Tree, model: Model, workload: Workload, trace: Trace | None) -> list[Problem]:
     """The longest request must fit into the model's context."""
-    lengths = service.workload.lengths
+    lengths = workload.lengths
     longest = [lengths.isl.maximum, lengths.osl.maximum]
-    room = service.model.max_context
+    room = model.max_context
     if lengths.longest <= room:
         return []
     key = next((k for k in ("trace", "preset") if tree.has("workload", k)), "input_tokens")
@@ -228,9 +241,9 @@ def _check_context(tree: Tree, service: Service, trace: Trace | None) -> list[Pr
     return [tree.problem(("workload", key), rule, hint)]
 
 
-def _check_variation(tree: Tree, service: Service) -> list[Problem]:
+def _check_variation(tree: Tree, workload: Workload) -> list[Problem]:
     """A variation taken from a trace is within what may be given."""
-    cv = service.workload.arrival_scv**0.5
+    cv = workload.arrival_scv**0.5
     if cv <= MAX_CV:
         return []
     rule = f"have a coefficient of variation of {cv:,.3g}, at most {MAX_CV} is planned for"
@@ -276,8 +289,8 @@ def scenario_from_text(
     problems += found + named.problems
     if problems or document is None or named.model is None:
         raise SpecError.of_file(source_name, problems)
-    service = _service(document, named.model, named.preset)
-    problems = _check_context(tree, service, named.trace) + _check_variation(tree, service)
+    service = service_of(document, named.model, named.preset)
+    problems = check_demand(tree, named.model, service.workload, named.trace)
     if problems:
         raise SpecError.of_file(source_name, problems)
     scenario = Scenario(
@@ -293,27 +306,30 @@ def scenario_from_text(
     return LoadedScenario(scenario=scenario, document=tree.raw)
 
 
-def _service(document: ScenarioDocument, model: Model, preset: catalog.TrafficPreset | None) -> Service:
+def service_of(document: DemandDocument, model: Model, preset: catalog.TrafficPreset | None) -> Service:
+    """What is to be served, with the model and the recorded traffic that it names."""
     return Service(
         model=model,
-        precision=_precision(document.precision, model),
-        workload=_workload(document.workload, preset),
+        precision=precision_of(document.precision, model),
+        workload=workload_of(document.workload, preset),
         slo=_slo(document.slo),
         engine=document.engine,
     )
 
 
-def _precision(document: PrecisionDocument, model: Model) -> Precision:
+def precision_of(document: PrecisionDocument, model: Model) -> Precision:
+    """Formats as the file says, else as the checkpoint has them."""
     weights, kv_cache = (
         None if name == CHECKPOINT else Dtype(name) for name in (document.weights, document.kv_cache)
     )
     return Precision.of(model, weights, kv_cache)
 
 
-def _workload(document: WorkloadDocument, preset: catalog.TrafficPreset | None) -> Workload:
+def workload_of(document: WorkloadDocument, preset: catalog.TrafficPreset | None) -> Workload:
+    """Traffic as the file says, else as recorded."""
     rate = document.request_rate
     if rate is None:
-        # Without a preset only objective throughput gets here, which looks for the rate itself.
+        # Without a preset only what looks for the rate itself gets here.
         rate = preset.request_rate if preset else 1.0
     scv, burstiness = _burstiness(document.arrivals, preset)
     notes = [burstiness, _prefix_note(document, preset), preset.note if preset and document.trace else ""]
@@ -410,8 +426,7 @@ def _fleet_item(document: FleetItemDocument, gpu: GPU, instance: catalog.CloudIn
         price = 0.0
     elif price is None and instance is not None and instance.price_per_gpu is not None:
         price, price_source = instance.price_per_gpu, instance.price_source
-    given = document.network_gbps_per_gpu
-    network = None if given is None else given * GIGA / BITS_PER_BYTE
+    network = bytes_per_second(document.network_gbps_per_gpu)
     rdma, node_size = document.rdma, document.node_size
     if instance is not None:
         network = instance.network_per_gpu if network is None else network
@@ -435,6 +450,11 @@ def _fleet_item(document: FleetItemDocument, gpu: GPU, instance: catalog.CloudIn
         price_source=price_source,
         max_gpus_by_phase={phase: cap for phase, cap in caps.items() if cap is not None},
     )
+
+
+def bytes_per_second(gbps: float | None) -> float | None:
+    """A network rate in SI units, where one is given. [B/s]"""
+    return None if gbps is None else gbps * GIGA / BITS_PER_BYTE
 
 
 def _options(document: OptionsDocument) -> Options:

@@ -10,14 +10,15 @@ from planner.errors import Problem
 from planner.specs import Objective
 
 
-def check_workload(tree: Tree) -> list[Problem]:
-    """Rate and lengths are given, or a source that has them; a length is one kind of distribution."""
+def check_workload(tree: Tree, rate_needed: bool) -> list[Problem]:
+    """Lengths are given, or a source that has them, and so is the rate where it is needed; a length is one
+    kind of distribution."""
     if not isinstance(tree.get("workload"), dict):
         return []  # reported by the schema
     problems = []
     sides = ("input_tokens", "output_tokens")
     needed = () if _has_source(tree) else sides
-    if not _has_source(tree) and tree.get("objective") != Objective.THROUGHPUT:
+    if rate_needed and not _has_source(tree):
         needed = ("request_rate", *needed)
     for key in needed:
         if not any(tree.has("workload", k) for k in (key, "users")):

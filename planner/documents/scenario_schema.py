@@ -38,6 +38,8 @@ _KV_DTYPES = ("bf16", "fp16", "fp8")
 Tokens = Annotated[float, Field(ge=1, le=MAX_TOKENS)]
 GpuCount = Annotated[int, Field(ge=0, le=MAX_GPUS)]
 Parallel = Annotated[int, Field(ge=1, le=MAX_PARALLEL)]
+Confidence = Annotated[float, Field(ge=0.5, le=0.99)]
+RoutingName = Annotated[str, Choice(tuple(Routing), reserved=("length_split",))]
 Weight = Annotated[float, Field(ge=0, le=1e15)]
 
 WeightDtype = Annotated[
@@ -149,8 +151,8 @@ class WorkloadDocument(DocumentModel):
     ) = Field(
         default=None,
         description=(
-            "Arrivals; may be left out with a trace or a preset (its own rate), or where the objective is "
-            "throughput. [req/s]"
+            "Arrivals; may be left out with a trace or a preset (its own rate), and where the largest rate "
+            "is looked for: objective throughput, and fleet files. [req/s]"
         ),
     )
     arrivals: Arrivals | None = Field(
@@ -267,9 +269,7 @@ class OptionsDocument(DocumentModel):
     colocated: Annotated[str, Choice(tuple(ColocatedUse))] = Field(
         default="allowed", description="Whether replicas that do both phases may, must not, or must serve."
     )
-    routing: Annotated[str, Choice(tuple(Routing), reserved=("length_split",))] = Field(
-        default="least_loaded", description="How the front door picks a replica."
-    )
+    routing: RoutingName = Field(default="least_loaded", description="How the front door picks a replica.")
     min_replicas_per_pool: Annotated[int, Field(ge=1, le=MAX_GPUS)] = Field(
         default=1, description="Replicas that a pool in use has at least."
     )
@@ -280,7 +280,7 @@ class OptionsDocument(DocumentModel):
     headroom: Annotated[float, Field(ge=0, le=10)] = Field(
         default=0.0, description="Traffic to be ready for beyond request_rate, as a share of it. [1]"
     )
-    confidence: Annotated[float, Field(ge=0.5, le=0.99)] = Field(
+    confidence: Confidence = Field(
         default=0.8, description="Probability that the plan holds, given what the model may be wrong by. [1]"
     )
     max_tp: Parallel | None = Field(default=None, description="Largest tensor parallel size.")
@@ -295,22 +295,17 @@ ModelSource = Annotated[
 ]
 
 
-class ScenarioDocument(DocumentModel):
-    """A question to the planner: model, traffic, SLOs, and the GPUs to choose from."""
+DEMAND_SYNONYMS = {
+    "model_path": "model",
+    "backend": "engine",
+    "sla": "slo",
+    "slos": "slo",
+    "traffic": "workload",
+}
 
-    empty_values = False  # an empty max_gpus must not pass for "unlimited"
-    synonyms: ClassVar = {
-        "model_path": "model",
-        "backend": "engine",
-        "sla": "slo",
-        "slos": "slo",
-        "gpus": "fleet",
-        "inventory": "fleet",
-        "hardware": "fleet",
-        "budget": "budget_per_hour",
-        "traffic": "workload",
-        "constraints": "options",
-    }
+
+class DemandDocument(DocumentModel):
+    """What is to be served: the keys that the files of scenarios and fleets share."""
 
     model: ModelSource = Field(
         description="Catalogue name, path to a Hugging Face config.json or model directory, or the keys of a "
@@ -322,6 +317,21 @@ class ScenarioDocument(DocumentModel):
     )
     workload: WorkloadDocument = Field(description="Traffic.")
     slo: SloDocument = Field(description="Service level objectives.")
+
+
+class ScenarioDocument(DemandDocument):
+    """A question to the planner: model, traffic, SLOs, and the GPUs to choose from."""
+
+    empty_values = False  # an empty max_gpus must not pass for "unlimited"
+    synonyms: ClassVar = {
+        **DEMAND_SYNONYMS,
+        "gpus": "fleet",
+        "inventory": "fleet",
+        "hardware": "fleet",
+        "budget": "budget_per_hour",
+        "constraints": "options",
+    }
+
     fleet: list[FleetItemDocument] = Field(
         description="GPU types to choose from, each once.", json_schema_extra={"minItems": 1}
     )
@@ -338,4 +348,5 @@ class ScenarioDocument(DocumentModel):
 
     @classmethod
     def check(cls, tree: Tree) -> list[Problem]:
-        return [*check_workload(tree), *check_slo(tree), *check_fleet(tree)]
+        rate_needed = tree.get("objective") != Objective.THROUGHPUT
+        return [*check_workload(tree, rate_needed), *check_slo(tree), *check_fleet(tree)]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.documents.engine import EngineDocument
+from planner.documents.fleet_schema import FleetDocument
 from planner.documents.gpu_profile import GpuProfileDocument
 from planner.documents.plan_schema import PlanDocument
 from planner.documents.scenario_schema import ScenarioDocument
@@ -19,6 +20,7 @@ _MODELS: dict[str, type[DocumentModel]] = {
     "gpu-profile": GpuProfileDocument,
     "plan": PlanDocument,
     "engine": EngineDocument,
+    "fleet": FleetDocument,
 }
 
 

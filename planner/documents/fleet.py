@@ -1,0 +1,508 @@
+"""The fleet file: groups of replicas that run, or that somebody wrote down, and what they serve.
+
+Read like a scenario: the schema, rules that span several keys, and names report into one error. What a
+group breaks by its layout, memory or traffic is told along with them, as far as the rest of the file is
+sound enough to say so.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from planner import catalog
+from planner.configuration import smallest_layout
+from planner.documents.files import read_text
+from planner.documents.fleet_schema import (
+    LAYOUT_KEYS,
+    PLAN_RESULTS,
+    FleetDocument,
+    FleetGroupDocument,
+    layout_path,
+)
+from planner.documents.scenario import (
+    Named,
+    bytes_per_second,
+    check_demand,
+    look_up_demand,
+    precision_of,
+    reporting,
+    service_of,
+    text_at,
+    workload_of,
+)
+from planner.documents.scenario_schema import PrecisionDocument, WorkloadDocument
+from planner.documents.schema_base import DocumentModel
+from planner.documents.source import validate
+from planner.documents.tree import KeyPath, Tree, dotted
+from planner.documents.yaml_text import parse_tree
+from planner.engines import engine_names, load_engine
+from planner.engines.legality import EndPoint, nearest_legal_tp, pair_violations, parallelism_violations
+from planner.errors import Problem, SpecError
+from planner.fleet import Deployed, Fleet
+from planner.memory import kv_capacity, memory_budgets, sequence_limit, tightest
+from planner.operators import ReplicaSet
+from planner.plan import MemoryBudget
+from planner.specs import (
+    GPU,
+    Engine,
+    FleetItem,
+    Lengths,
+    Model,
+    Parallelism,
+    Phase,
+    Precision,
+    Routing,
+    Slo,
+    Workload,
+)
+from planner.transformer import equivalent_tokens
+from planner.units import GIB
+
+S = TypeVar("S", bound=DocumentModel)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoadedFleet:
+    """A fleet with what its file says beside it; tuples run in parallel with the fleet's groups.
+
+    Attributes
+    ----------
+    fleet : Fleet
+        Groups share `request_rate` by the replicas of their pool. Without one their rate is 0, and the
+        workload has the rate of its trace or preset, or 1.
+    request_rate : float or None
+        As the file gives it. [req/s]
+    confidence : float
+        Quantile of the model error to judge by. [1]
+    names : tuple of str
+        One of its own for each group.
+    input_ranges : tuple of (float, float)
+        Prompts that a router by length sends to each group: ``low <= isl < high``; all of them where the
+        file says nothing. Ranges of a pool leave no prompt out, and may overlap. [tok]
+    document : mapping
+        The file as read.
+    """
+
+    fleet: Fleet
+    request_rate: float | None
+    confidence: float
+    names: tuple[str, ...]
+    input_ranges: tuple[tuple[float, float], ...]
+    document: Mapping[str, Any]
+
+    @property
+    def slo(self) -> Slo:
+        """What the fleet is judged by."""
+        return self.fleet.service.slo
+
+    @property
+    def prices(self) -> tuple[float | None, ...]:
+        """Price of one GPU of each group; None: unknown. [USD/h]"""
+        return tuple(group.item.price for group in self.fleet.groups)
+
+    @property
+    def cost(self) -> float | None:
+        """Cost of the GPUs in use, without idle ones of a node; None where a price is unknown. [USD/h]"""
+        costs = [
+            None if g.item.price is None else g.item.price * g.replicas * g.parallelism.num_gpus
+            for g in self.fleet.groups
+        ]
+        known = [cost for cost in costs if cost is not None]
+        return math.fsum(known) if len(known) == len(costs) else None
+
+
+def load_fleet(path: str | Path) -> LoadedFleet:
+    """Read a fleet file.
+
+    Raises
+    ------
+    SpecError
+        With every problem of the file.
+    """
+    path = Path(path)
+    return fleet_from_text(read_text(path), str(path), folder=path.parent)
+
+
+def fleet_from_text(text: str, source_name: str = "fleet", *, folder: Path | None = None) -> LoadedFleet:
+    """Read a fleet from YAML or JSON; `folder` is where its relative paths start."""
+    tree, problems = parse_tree(text, source_name, folder)
+    document, found = validate(tree, FleetDocument)
+    results = {dotted(("groups", i, key)) for i in range(len(tree.entries("groups"))) for key in PLAN_RESULTS}
+    problems += [problem for problem in found if problem.key not in results]  # a result may be null
+    named = look_up_demand(tree)
+    _look_up_gpus(tree, named)
+    problems += named.problems
+    served = _served(tree, named, problems)
+    groups = _groups(tree, named, served) if served is not None else []
+    if served is not None:
+        problems += _check(tree, named, served, groups)
+    if problems or document is None or named.model is None or served is None:
+        raise SpecError.of_file(source_name, problems)
+    return LoadedFleet(
+        fleet=Fleet(
+            service=service_of(document, named.model, named.preset),
+            engine=served.engine,
+            groups=_deployed(served, groups, document.workload.request_rate or 0.0),
+            routing=Routing(document.routing),
+        ),
+        request_rate=document.workload.request_rate,
+        confidence=document.confidence,
+        names=_names(groups),
+        input_ranges=tuple((group.low, group.high) for group in groups),
+        document=tree.raw,
+    )
+
+
+# --------------------------------------------------------------------------------------------
+# What is sound of a file
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """What the groups are checked against; without workload where the file's is broken."""
+
+    model: Model
+    precision: Precision
+    engine: Engine
+    workload: Workload | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """One group with what its file leaves to others filled in; `low`, `high` as in :class:`LoadedFleet`."""
+
+    index: int
+    document: FleetGroupDocument
+    item: FleetItem
+    layout: Parallelism
+    token_budget: int
+    max_num_seqs: int
+    low: float
+    high: float
+
+    @property
+    def phase(self) -> Phase:
+        return self.document.phase
+
+    @property
+    def gpu(self) -> GPU:
+        return self.item.gpu
+
+    def takes(self, isl: float) -> bool:
+        """Whether prompts of this length come here. [tok]"""
+        return self.low <= isl < self.high
+
+    def longest_prompt(self, lengths: Lengths) -> float:
+        """[tok]"""
+        return min(lengths.isl.maximum, self.high - 1)
+
+    def longest(self, lengths: Lengths) -> float:
+        """Tokens of the longest sequence that is kept here: a prompt, and beyond prefill its answer. [tok]"""
+        prompt = self.longest_prompt(lengths)
+        return prompt if self.phase is Phase.PREFILL else min(lengths.longest, prompt + lengths.osl.maximum)
+
+
+def _look_up_gpus(tree: Tree, named: Named) -> None:
+    for i in range(len(tree.entries("groups"))):
+        path: KeyPath = ("groups", i, "gpu")
+        if name := text_at(tree, *path):
+            with reporting(named, tree, path):
+                named.gpus[i] = catalog.load_gpu(name, tree.folder)
+
+
+def _sound(value: Any, schema: type[S]) -> S | None:
+    """One part of a file, where it fits its schema."""
+    try:
+        return schema.model_validate_json(json.dumps(value), strict=True)
+    except ValidationError:
+        return None
+
+
+def _served(tree: Tree, named: Named, problems: Sequence[Problem]) -> _Served | None:
+    """Model, formats and engine, and the workload if nothing is wrong with it."""
+    precision = _sound(tree.get("precision") or {}, PrecisionDocument)
+    engine = tree.get("engine") if tree.has("engine") else FleetDocument.model_fields["engine"].default
+    if named.model is None or precision is None or engine not in engine_names():
+        return None
+    workload = _sound(tree.get("workload"), WorkloadDocument)
+    broken = any(problem.key.partition(".")[0] == "workload" for problem in problems)
+    return _Served(
+        named.model,
+        precision_of(precision, named.model),
+        load_engine(engine),
+        None if broken or workload is None else workload_of(workload, named.preset),
+    )
+
+
+def _groups(tree: Tree, named: Named, served: _Served) -> list[_Group]:
+    """The groups that fit the schema and have a known GPU."""
+    documents = [_sound(entry, FleetGroupDocument) for entry in tree.entries("groups")]
+    return [
+        _group(i, document, named.gpus[i], served.engine)
+        for i, document in enumerate(documents)
+        if document is not None and i in named.gpus
+    ]
+
+
+def _group(index: int, document: FleetGroupDocument, gpu: GPU, engine: Engine) -> _Group:
+    sizes = document if document.parallelism is None else document.parallelism
+    layout = Parallelism(**{key: getattr(sizes, key) or 1 for key in LAYOUT_KEYS})
+    network = bytes_per_second(document.network_gbps_per_gpu)
+    item = FleetItem(
+        gpu=gpu,
+        price=document.price_per_gpu_hour,
+        max_gpus=None,
+        node_size=document.node_size or gpu.node_size,
+        network_bandwidth=gpu.network_bandwidth if network is None else network,
+        network_given=network is not None,
+        rdma=document.rdma,
+    )
+    prompts = document.input_tokens
+    return _Group(
+        index=index,
+        document=document,
+        item=item,
+        layout=layout,
+        token_budget=document.max_num_batched_tokens or engine.prefill_token_budget,
+        max_num_seqs=document.max_num_seqs or layout.dp * sequence_limit(engine, gpu, document.phase),
+        low=float(prompts.min or 0) if prompts is not None else 0.0,
+        high=prompts.max + 1.0 if prompts is not None and prompts.max is not None else math.inf,
+    )
+
+
+# --------------------------------------------------------------------------------------------
+# What groups may break
+
+
+def _check(tree: Tree, named: Named, served: _Served, groups: Sequence[_Group]) -> list[Problem]:
+    """What model, engine and traffic forbid."""
+    problems: list[Problem] = []
+    if served.workload is not None:
+        problems += check_demand(tree, served.model, served.workload, named.trace)
+        if problems:
+            served = replace(served, workload=None)  # what follows from them goes without saying
+    whole = len(groups) == len(tree.entries("groups")) and all(group.low < group.high for group in groups)
+    if served.workload is not None and whole:
+        problems += _check_ranges(tree, served.workload.lengths, groups)
+    legal = []
+    for group in groups:
+        broken = list(_check_layout(tree, served, group))
+        if not broken:
+            legal.append(group)
+            broken += [*_check_formats(tree, served, group), *_check_memory(tree, served, group)]
+        problems += broken
+    return [*problems, *_check_pairs(tree, served, legal)]
+
+
+def _check_layout(tree: Tree, served: _Served, group: _Group) -> Iterator[Problem]:
+    """A replica is one that the engine runs, within a node, on kernels that are known."""
+    model, layout, item, i = served.model, group.layout, group.item, group.index
+    broken: set[str] = set()  # sizes, each told once
+    for violation in parallelism_violations(model, layout, served.precision):
+        key = violation.rule.partition(".")[0]
+        if key not in broken:
+            nearest = nearest_legal_tp(model, layout.tp, served.precision) if key == "tp" else 0
+            hint = f"the nearest legal TP is {nearest}" if nearest else ""
+            yield tree.problem(layout_path(tree, i, key), violation.reason, hint)
+        broken.add(key)
+    if group.phase is Phase.COLOCATED and layout.dp > 1:
+        broken.add("dp")
+        rule = "colocated replicas with attention data parallelism are not modelled"
+        yield tree.problem(layout_path(tree, i, "dp"), rule, "use prefill and decode groups, or TP")
+    if layout.num_gpus > item.node_size:
+        broken.add("num_gpus")
+        rule = (
+            f"{layout} needs {layout.num_gpus} GPUs, a node of {group.gpu.name} has {item.node_size}: "
+            "replicas over several nodes are not modelled"
+        )
+        yield tree.problem(("groups", i), rule, show_value=False)
+    if not broken:
+        try:
+            ReplicaSet.of(model, served.precision, served.engine, [(group.gpu, layout)])
+        except SpecError as error:
+            yield tree.problem(("groups", i), str(error), show_value=False)
+
+
+def _check_formats(tree: Tree, served: _Served, group: _Group) -> Iterator[Problem]:
+    """Number formats that a plan repeats are those of the file."""
+    own = group.document.precision
+    for key in ("weights", "kv_cache") if own is not None else ():
+        theirs = getattr(served.precision, key)
+        if getattr(own, key) is not theirs:
+            path = ("groups", group.index, "precision", key)
+            hint = "set precision of the file: groups of several formats are not supported"
+            yield tree.problem(path, f"differs from the file's, which is {theirs}", hint)
+
+
+def _budgets(served: _Served, group: _Group) -> tuple[MemoryBudget, ...]:
+    sequences = math.ceil(group.max_num_seqs / group.layout.dp)
+    return memory_budgets(
+        served.model, served.precision, served.engine, group.gpu, group.layout, group.token_budget, sequences
+    )
+
+
+def _kv_tokens(served: _Served, group: _Group) -> int:
+    """Tokens of a replica's KV cache: as given, else what the memory model leaves."""
+    given = group.document.kv_capacity_tokens
+    if given is not None:
+        return given
+    budgets = _budgets(served, group)
+    return kv_capacity(served.model, served.precision, served.engine, group.layout, budgets)
+
+
+def _check_memory(tree: Tree, served: _Served, group: _Group) -> Iterator[Problem]:
+    """Weights and the longest sequence fit, and no more KV cache is claimed than a GPU could hold.
+
+    A KV cache that is given was seen by somebody: it counts, whatever the memory model estimates for
+    activations and reserves.
+    """
+    budgets, layout = _budgets(served, group), group.layout
+    memory, path = tightest(budgets), ("groups", group.index)
+    given: KeyPath = (*path, "kv_capacity_tokens")
+    if group.document.kv_capacity_tokens is not None:
+        most = kv_capacity(
+            served.model, served.precision, served.engine, layout,
+            tuple(_bare(budget, group.gpu.memory) for budget in budgets),
+        )  # fmt: skip
+        if group.document.kv_capacity_tokens > most:
+            rule = f"exceeds the {most:,} tokens that {group.gpu.name} {layout} holds beside the weights"
+            yield tree.problem(given, rule)
+            return
+    elif not memory.fits:
+        rule = (
+            f"weights, activations and reserves exceed the memory of {group.gpu.name} {layout} by "
+            f"{-memory.kv_cache / GIB:.1f} GiB per GPU"
+        )
+        hint = _smallest(served, group) or "lower max_num_batched_tokens or max_num_seqs"
+        yield tree.problem(path, rule, hint, show_value=False)
+        return
+    if served.workload is None:
+        return
+    longest = group.longest(served.workload.lengths)
+    limit = group.document.max_model_len
+    if limit is not None and limit < longest:
+        rule = f"is less than the longest sequence here, {longest:,.0f} tokens"
+        yield tree.problem((*path, "max_model_len"), rule, "raise it, or cut input_tokens of the workload")
+    tokens = _kv_tokens(served, group) // layout.dp
+    needed = math.ceil(equivalent_tokens(served.model, served.precision.kv_cache, longest))
+    if tokens < needed:
+        rank = " of a rank" if layout.dp > 1 else ""
+        rule = f"KV cache{rank} holds {tokens:,} tokens, the longest sequence needs {needed:,}"
+        where = given if tree.has(*given) else path
+        hint = "more GPUs per replica hold more; input_tokens: {max: ...} keeps long prompts away"
+        yield tree.problem(where, rule, hint, show_value=False)
+
+
+def _bare(budget: MemoryBudget, memory: float) -> MemoryBudget:
+    """A GPU that holds weights and KV cache, and nothing else."""
+    return replace(budget, activations=0.0, reserved=0.0, kv_cache=memory - budget.weights, usable=memory)
+
+
+def _smallest(served: _Served, group: _Group) -> str:
+    """The smallest layout that fits, as a suggestion; empty where the group's own is no smaller."""
+    gpu = replace(group.gpu, node_size=group.item.node_size)
+    fewest = smallest_layout(served.model, served.precision, served.engine, gpu)
+    if fewest is None:
+        return f"no layout of one node of {gpu.node_size} GPUs fits"
+    larger = fewest.num_gpus > group.layout.num_gpus
+    return f"the smallest layout that fits is {fewest}" if larger else ""
+
+
+def _check_pairs(tree: Tree, served: _Served, groups: Sequence[_Group]) -> Iterator[Problem]:
+    """Every prefill group hands its KV caches to every decode group that takes some of its prompts."""
+    prefill = [group for group in groups if group.phase is Phase.PREFILL]
+    for decode in (group for group in groups if group.phase is Phase.DECODE):
+        for source in prefill:
+            if max(source.low, decode.low) >= min(source.high, decode.high):
+                continue  # they share no prompt
+            ends = _end(served, source), _end(served, decode)
+            broken = list(pair_violations(*ends, served.model, served.engine.pair_rules))
+            if broken:
+                rule = f"cannot take KV caches from groups[{source.index}]: {'; '.join(map(str, broken))}"
+                yield tree.problem(("groups", decode.index), rule, show_value=False)
+
+
+def _end(served: _Served, group: _Group) -> EndPoint:
+    return EndPoint(
+        parallelism=group.layout,
+        gpu=group.gpu.name,
+        vendor=group.gpu.vendor,
+        kv_cache=served.precision.kv_cache,
+        block_size=served.engine.block_size,
+    )
+
+
+def _check_ranges(tree: Tree, lengths: Lengths, groups: Sequence[_Group]) -> Iterator[Problem]:
+    """A router by length sends every prompt somewhere, and something to every group."""
+    points = lengths.isl.points
+    for group in groups:
+        if not any(group.takes(isl) for isl in points):
+            nearest = min(points, key=lambda isl: max(group.low - isl, isl - group.high))
+            path = ("groups", group.index, "input_tokens")
+            rule = "holds none of the prompt lengths that the workload is computed with"
+            yield tree.problem(path, rule, f"the nearest is {nearest:,.0f} tokens", show_value=False)
+    for phase in Phase:
+        pool = sorted((g.low, g.high) for g in groups if g.phase is phase)
+        for first, last in _gaps(pool, math.floor(points[0]), lengths.isl.maximum) if pool else ():
+            rule = (
+                f"no {phase} group takes prompts of {first:,.0f} to {last:,.0f} tokens; the workload has "
+                f"{points[0]:,.0f} to {lengths.isl.maximum:,.0f}"
+            )
+            yield tree.problem(("groups",), rule, "widen input_tokens of a group", show_value=False)
+
+
+def _gaps(ranges: Sequence[tuple[float, float]], first: float, last: float) -> Iterator[tuple[float, float]]:
+    """Whole numbers from `first` to `last` that none of the ascending `ranges` holds, as (first, last)."""
+    reach = first
+    for low, high in ranges:
+        if low > reach and reach <= last:
+            yield reach, min(low - 1, last)
+        reach = max(reach, high)
+    if reach <= last:
+        yield reach, last
+
+
+# --------------------------------------------------------------------------------------------
+# Into the result
+
+
+def _deployed(served: _Served, groups: Sequence[_Group], request_rate: float) -> tuple[Deployed, ...]:
+    """Groups that share the requests by the replicas of their pool."""
+    pools = {phase: sum(g.document.replicas for g in groups if g.phase is phase) for phase in Phase}
+    return tuple(
+        Deployed(
+            phase=group.phase,
+            item=group.item,
+            parallelism=group.layout,
+            replicas=group.document.replicas,
+            rate=request_rate * group.document.replicas / pools[group.phase],
+            token_budget=group.token_budget,
+            kv_tokens=_kv_tokens(served, group),
+            max_num_seqs=group.max_num_seqs,
+        )
+        for group in groups
+    )
+
+
+def _names(groups: Sequence[_Group]) -> tuple[str, ...]:
+    """Names as given, else as a plan would give them, told apart by numbers."""
+    plain = [
+        group.document.name or f"{group.phase}-{group.gpu.name}-{str(group.layout).lower().replace(' ', '-')}"
+        for group in groups
+    ]
+    taken = {group.document.name for group in groups}
+    names = []
+    for group, name in zip(groups, plain, strict=True):
+        numbered = (f"{name}-{k}" for k in range(1, len(groups) + 1))
+        if group.document.name is None and plain.count(name) > 1:
+            name = next(other for other in numbered if other not in taken)
+        taken.add(name)
+        names.append(name)
+    return tuple(names)

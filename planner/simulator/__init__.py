@@ -1,0 +1,1 @@
+"""A fleet under traffic, one engine step after the other."""
