@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from numba import njit
+import numba
 
+_njit: Any = numba.njit
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -29,8 +30,8 @@ def compiled(inline: bool = False) -> Callable[[Function], Function]:
 
     def decorate(function: Function) -> Function:
         try:
-            return njit(cache=True, **options)(function)  # type: ignore[no-any-return]
+            return cast(Function, _njit(cache=True, **options)(function))
         except RuntimeError:
-            return njit(**options)(function)  # type: ignore[no-any-return]
+            return cast(Function, _njit(**options)(function))
 
     return decorate

@@ -236,7 +236,7 @@ QUEUED_KIND, PREFILL_KIND, TRANSFER_KIND, DECODE_KIND, STALL_KIND = range(5)
 GAP_SMALLEST = 1e-6  # first bin of the histogram of gaps between tokens [s]
 GAP_BINS_PER_E = 100.0
 GAP_BINS = 2100
-SAMPLED = 7  # figures per group and sample
+SAMPLED = 10  # figures per group and sample
 
 _NEVER = math.inf
 
@@ -1330,6 +1330,7 @@ def _end(w: World, k: int, now: float) -> None:
             _log(w, i, PREFILL_KIND, here.start, now)
         if w.group[g].phase == PREFILL_PHASE:
             w.replica[r].sequences -= 1
+            w.replica[r].completed += 1
             _hand_over(w, i, now)
         else:
             if w.group[g].emits:
@@ -1520,6 +1521,9 @@ def _sample(w: World, n: int) -> None:
         row[2] += w.replica[r].incoming
         row[4] += w.replica[r].used
         row[6] += w.replica[r].up
+        row[7] += w.replica[r].egress_busy
+        row[8] += w.replica[r].ingress_busy
+        row[9] += w.replica[r].tokens
         for k in range(w.replica[r].first_lane, w.replica[r].first_lane + w.group[g].lanes):
             row[3] += w.lane[k].batch
             row[5] += w.lane[k].busy == STEPPING
