@@ -24,8 +24,8 @@ from planner.engines import load_engine
 from planner.errors import InfeasibleError, SolverError, SpecError
 from planner.program import Problem, solve
 from planner.program.search import program, reduced
+from planner.search import build_problem
 from planner.units import MILLI
-from planner.workflow import build_problem
 
 MEDIAN_TARGET, WORST_TARGET = 0.3, 3.0  # [s]
 TIME_LIMIT = 60.0  # [s]

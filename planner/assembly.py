@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from planner.candidates import ReplicaChoice
 from planner.errors import SolverError
-from planner.fleet import Deployed, Fleet, path_rate
+from planner.fleet import Deployed, Fleet, distinct_names, path_rate
 from planner.physics import needed
 from planner.plan import Alternative, Binding, Group, NodeUse, Plan, PredictedLatency, ServicePrediction
 from planner.prediction import (
@@ -43,8 +43,9 @@ class Assembly:
         notes: tuple[str, ...] = (),
     ) -> Plan:
         fleet = self.question.fleet(solution)
-        members = zip(solution.used, fleet.groups, strict=True)
-        groups = _named_apart(tuple(self._group(i, solution, fleet, group) for i, group in members))
+        names = distinct_names([group.label for group in fleet.groups])
+        members = zip(solution.used, fleet.groups, names, strict=True)
+        groups = tuple(self._group(i, solution, fleet, group, name) for i, group, name in members)
         prediction = self._prediction(fleet.service, fleet, solution)
         return Plan(
             status=solution.status,
@@ -78,7 +79,7 @@ class Assembly:
             return decode_group_occupancy(fleet, group, z)
         return colocated_group_occupancy(fleet, group, z)
 
-    def _group(self, index: int, solution: Solution, fleet: Fleet, group: Deployed) -> Group:
+    def _group(self, index: int, solution: Solution, fleet: Fleet, group: Deployed, name: str) -> Group:
         found = self.question.candidates
         choice, candidate = found.choices[index], found.candidates[index]
         occupancy = self._occupancy(fleet, group)
@@ -93,7 +94,7 @@ class Assembly:
             )
         point = max(k for k, n in enumerate(candidate.curve.starts) if n <= group.replicas)
         return Group(
-            name=f"{choice.phase}-{item.gpu.name}-" + str(choice.parallelism).lower().replace(" ", "-"),
+            name=name,
             service=self.question.service.model.name,
             phase=choice.phase,
             gpu=item.gpu.name,
@@ -241,12 +242,3 @@ class Assembly:
         if any(g.binds is Binding.NETWORK and g.utilization > NETWORK_NOTED for g in groups):
             notes.append("the network binds: a faster one carries more load on the same GPUs")
         return tuple(notes)
-
-
-def _named_apart(groups: tuple[Group, ...]) -> tuple[Group, ...]:
-    """Groups whose names are alike get a number."""
-    names = [g.name for g in groups]
-    return tuple(
-        replace(g, name=f"{g.name}-{names[: i + 1].count(g.name)}") if names.count(g.name) > 1 else g
-        for i, g in enumerate(groups)
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from planner.collectives import network_rate
@@ -28,6 +29,11 @@ class Deployed:
     kv_tokens: int
     max_num_seqs: int
 
+    @property
+    def label(self) -> str:
+        """What the group is, e.g. "prefill-h100-sxm-tp2-pp2"."""
+        return f"{self.phase}-{self.item.gpu.name}-" + str(self.parallelism).lower().replace(" ", "-")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fleet:
@@ -40,6 +46,14 @@ class Fleet:
 
     def pool(self, phase: Phase) -> tuple[Deployed, ...]:
         return tuple(g for g in self.groups if g.phase is phase)
+
+
+def distinct_names(labels: Sequence[str]) -> tuple[str, ...]:
+    """Labels of groups as names: those that are alike get a number."""
+    return tuple(
+        f"{label}-{labels[: i + 1].count(label)}" if labels.count(label) > 1 else label
+        for i, label in enumerate(labels)
+    )
 
 
 def path_rate(fleet: Fleet, prefill: Deployed, decode: Deployed) -> float:

@@ -41,6 +41,14 @@ class Question:
             routing=self.scenario.options.routing,
         )
 
+    def simulated(self, solution: Solution) -> Fleet:
+        """The groups of `solution` without the spare replicas of each: what must hold when these are lost."""
+        fleet, spare = self.fleet(solution), self.scenario.options.spare_replicas
+        if spare == 0:
+            return fleet
+        groups = tuple(replace(g, replicas=max(g.replicas - spare, 1)) for g in fleet.groups)
+        return replace(fleet, groups=groups)
+
     def served(self, solution: Solution) -> Service:
         """The service at the rate that the plan carries; differs from the asked only for throughput."""
         workload = self.service.workload

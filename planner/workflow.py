@@ -1,73 +1,52 @@
-"""From a scenario to a plan: candidates, program, alternatives, prediction, answer.
+"""From a scenario to a plan that holds: search, simulate, correct, search again.
 
-The one place where the layers below meet. :func:`solve` is what ``planner solve`` and the notebooks
+The one place where program and simulator meet. :func:`solve` is what ``planner solve`` and the notebooks
 call; everything it returns is a :class:`~planner.plan.Plan`.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from planner.assembly import Assembly
-from planner.candidates import CandidateSet, build_candidates
-from planner.documents.files import write_text_atomic
 from planner.documents.scenario import LoadedScenario, read_scenario
-from planner.engines import load_engine
 from planner.errors import InfeasibleError, SolverError
-from planner.infeasibility import explain
-from planner.plan import Alternative, Plan
-from planner.prediction import predict_fleet
-from planner.program import CapacityCurve, GpuType, Problem, Solution, save_lp
-from planner.program import solve as solve_program
-from planner.question import Question
-from planner.specs import ColocatedUse, FleetItem, Metric, Objective, Phase, Scenario, Service
+from planner.plan import Plan
+from planner.program import Solution
+from planner.search import Compared, Search, SolveOptions
+from planner.specs import Objective, Parallelism, Phase, Scenario
+from planner.units import PERCENT
 
-DEFAULT_GAP = 0.005
-MOST_CORRECTIONS = 6
-CORRECTION = 0.95  # of the capacity of groups that together miss an SLO [1]
-SAME_VALUE = 1e-9  # relative difference below which two plans are equally good [1]
-NO_SUCH_FLEET = "no such fleet meets the scenario"
+if TYPE_CHECKING:
+    from planner.simulator.metrics import SimulationResult
+    from planner.verification import Round
 
+MOST_ROUNDS = 4
+"""Corrections of capacities by simulation."""
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SolveOptions:
-    """How to search.
+COMMON_MISS = 0.8
+"""Factor on a capacity below which the traffic, not the replica, is taken for the cause of a miss: all of the
+pool get it. [1]"""
 
-    Attributes
-    ----------
-    solver : str
-        "highs" or "cbc".
-    time_limit : float or None
-        Of one program. [s]
-    gap : float
-        Relative distance from the proven bound at which the search may stop. [1]
-    save_lp : Path or None
-        Where the program is written.
-    alternatives : bool
-        Whether the best restricted plans are found as well.
-    on_stage : callable
-        Told what is being done; for a progress line.
-    """
-
-    solver: str = "highs"
-    time_limit: float | None = None
-    gap: float = DEFAULT_GAP
-    save_lp: Path | None = None
-    alternatives: bool = True
-    on_stage: Callable[[str], None] = lambda _stage: None
+WORTH = 1.05  # factor from which more capacity is tried [1]
 
 
-def solve(scenario: Scenario | LoadedScenario | str | Path, options: SolveOptions = SolveOptions()) -> Plan:
+def solve(scenario: Scenario | LoadedScenario | str | Path, options: SolveOptions | None = None) -> Plan:
     """The best fleet for `scenario`.
 
     Parameters
     ----------
     scenario : Scenario, LoadedScenario, str or Path
         A path is read first.
+
+    Returns
+    -------
+    Plan
+        Simulated, unless ``options.verify`` says otherwise: ``plan.verification.passed`` tells whether it
+        holds.
 
     Raises
     ------
@@ -78,8 +57,20 @@ def solve(scenario: Scenario | LoadedScenario | str | Path, options: SolveOption
     SolverError
         If the solver failed or ran out of time before it had a plan.
     """
-    loaded = _loaded(scenario)
-    return _Search.of(loaded, options).plan()
+    options = options or SolveOptions()
+    first = Search.of(_loaded(scenario), options)
+    if options.save_lp is not None:
+        first.save_program(options.save_lp)
+    search, solution = first.holding()
+    if solution.interrupted:
+        return Assembly(search.question).plan(solution, (), None)
+    compared = search.compared(solution)
+    if not options.verify:
+        return compared.plan()
+    try:
+        return _Verifying(search).plan(compared)
+    except KeyboardInterrupt:  # the plan itself is complete
+        return compared.plan(("interrupted before the plan was simulated",))
 
 
 def _loaded(scenario: Scenario | LoadedScenario | str | Path) -> LoadedScenario:
@@ -90,229 +81,200 @@ def _loaded(scenario: Scenario | LoadedScenario | str | Path) -> LoadedScenario:
     return read_scenario(Path(scenario))
 
 
-def gpu_type(item: FleetItem) -> GpuType:
-    """What the program knows of one line of the fleet; owned GPUs cost nothing more."""
-    return GpuType(
-        name=item.gpu.name,
-        price=0.0 if item.owned else item.price,
-        power=item.gpu.power,
-        node_size=item.node_size,
-        max_gpus=item.max_gpus,
-        max_gpus_by_phase=item.max_gpus_by_phase,
-    )
-
-
-def build_problem(scenario: Scenario, service: Service, candidates: CandidateSet, gap: float) -> Problem:
-    """The program of one service."""
-    options = scenario.options
-    throughput = scenario.objective is Objective.THROUGHPUT
-    return Problem(
-        candidates=candidates.candidates,
-        gpu_types=tuple(gpu_type(item) for item in scenario.fleet),
-        demand=None if throughput else service.workload.request_rate * (1 + options.headroom),
-        objective=scenario.objective,
-        budget=scenario.budget,
-        illegal_pairs=candidates.illegal_pairs,
-        min_replicas_per_pool=options.min_replicas_per_pool,
-        spare_replicas=options.spare_replicas,
-        whole_nodes=options.whole_nodes,
-        colocated=options.colocated,
-        gap=gap,
-    )
+Key = tuple[Phase, int, Parallelism]
+"""A replica: its phase, its line of the fleet, its layout."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Beside:
-    """The best plan under a restriction, or why there is none."""
+class _Factors:
+    """What simulation says of capacities: of replicas that were seen, and of all others of their pool. [1]"""
 
-    name: str
-    solution: Solution | None
-    reason: str = ""
+    seen: Mapping[Key, float] = field(default_factory=dict)
+    pool: Mapping[Phase, float] = field(default_factory=dict)
+
+    def of(self, key: Key) -> float:
+        return self.seen.get(key, self.pool.get(key[0], 1.0))
+
+    def lowered(self, keys: list[Key], factor: float, common: bool) -> _Factors:
+        """After a miss the lower factor counts, so that no plan is tried twice."""
+        seen = {**self.seen, **{key: min(self.seen.get(key, 1.0), factor) for key in keys}}
+        pool = dict(self.pool)
+        if common:
+            for phase in {key[0] for key in keys}:
+                pool[phase] = min(pool.get(phase, 1.0), factor)
+        return _Factors(seen, pool)
+
+    def raised(self, keys: list[Key], factor: float) -> _Factors:
+        """After a plan that held with room to spare: what was measured on it counts, for the pool too where
+        all of it had been lowered."""
+        phases = {key[0] for key in keys} & set(self.pool)
+        pool = {**self.pool, **{phase: max(self.pool[phase], min(factor, 1.0)) for phase in phases}}
+        return _Factors({**self.seen, **dict.fromkeys(keys, factor)}, pool)
 
 
 @dataclass(frozen=True, slots=True)
-class _Search:
-    """One solve: the question, and its program."""
+class _Attempt:
+    """A plan that was simulated."""
 
-    question: Question
-    problem: Problem
-    options: SolveOptions
+    compared: Compared
+    result: SimulationResult
 
-    @classmethod
-    def of(cls, loaded: LoadedScenario, options: SolveOptions) -> _Search:
-        scenario = loaded.scenario
-        (service,) = scenario.services
-        engine = load_engine(service.engine)
-        options.on_stage("evaluating candidates")
-        candidates = build_candidates(scenario, service, engine)
-        question = Question(
-            scenario=scenario, document=loaded.document, service=service, engine=engine, candidates=candidates
+    @property
+    def loss(self) -> float:
+        """What the objective makes small."""
+        value = self.compared.solution.value
+        throughput = self.compared.search.question.scenario.objective is Objective.THROUGHPUT
+        return -value if throughput else value
+
+
+@dataclass(frozen=True, slots=True)
+class _Verifying:
+    """The loop of simulation and correction; factors are on the capacities of `search`."""
+
+    search: Search
+
+    def plan(self, compared: Compared) -> Plan:
+        """The cheapest plan that holds, or the last that does not, marked so."""
+        factors = _Factors()
+        rounds: list[Round] = []
+        held: list[_Attempt] = []
+        attempt = self._attempt(compared)
+        for last in (*(False,) * MOST_ROUNDS, True):
+            if attempt.result.passed:
+                held.append(attempt)
+            before = factors
+            if not last:
+                factors = self._learned(attempt, factors, late=len(rounds) >= 2)
+            rounds.append(self._round(attempt, before, factors))
+            if factors is before:
+                break
+            solution = self._solved(factors)
+            if solution is None or solution.replicas == attempt.compared.solution.replicas:
+                break
+            attempt = self._attempt(Compared(self._corrected(factors), solution))
+        best = min(held, key=lambda a: a.loss, default=attempt)
+        return self._answer(best, rounds, compared)
+
+    def _attempt(self, compared: Compared) -> _Attempt:
+        from planner.verification import simulate_plan, source_of  # numba: only where plans are simulated
+
+        options, question = self.search.options, self.search.question
+        options.on_stage("simulating the plan")
+        fleet = question.simulated(compared.solution)
+        source = source_of(self.search.loaded, fleet.service.workload, options.seed)
+        return _Attempt(compared, simulate_plan(fleet, source, question.planned_z, options.on_stage))
+
+    def _learned(self, attempt: _Attempt, factors: _Factors, *, late: bool) -> _Factors:
+        """Factors with what an attempt says; the same object where it says nothing new."""
+        from planner.verification import blamed, corrected_scale, source_of, wasted
+
+        question, options = self.search.question, self.search.options
+        solution, result = attempt.compared.solution, attempt.result
+        fleet = question.simulated(solution)
+        phases = wasted(fleet, result) if result.passed else blamed(fleet, result)
+        if not phases:
+            return factors
+        options.on_stage("measuring what the plan carries")
+        source = source_of(self.search.loaded, fleet.service.workload, options.seed)
+        scale = corrected_scale(fleet, source, result, question.planned_z, options.on_stage)
+        for phase in phases:
+            keys = [self._key(i) for i in solution.used if self._key(i)[0] is phase]
+            factor = scale * self._load(solution, phase)
+            if result.passed and factor > WORTH * max(factors.of(key) for key in keys):
+                factors = factors.raised(keys, factor)
+            elif not result.passed:
+                factors = factors.lowered(keys, factor, common=late or factor < COMMON_MISS)
+        return factors
+
+    def _key(self, index: int) -> Key:
+        choice = self.search.question.candidates.choices[index]
+        return choice.phase, choice.item, choice.parallelism
+
+    def _load(self, solution: Solution, phase: Phase) -> float:
+        """Load of a pool over what the uncorrected program takes for its capacity. [1]"""
+        question = self.search.question
+        headroom = 1 + question.scenario.options.headroom
+        spare = question.scenario.options.spare_replicas
+        used = [i for i in solution.used if question.candidates.choices[i].phase is phase]
+        curves = [question.candidates.candidates[i].curve for i in used]
+        capacity = sum(
+            curve.capacity(solution.replicas[i] - spare) for i, curve in zip(used, curves, strict=True)
         )
-        return cls(question, build_problem(scenario, service, candidates, options.gap), options)
+        return sum(solution.flows[i] for i in used) / headroom / capacity if capacity else 1.0
 
-    def plan(self) -> Plan:
-        if self.options.save_lp is not None:
-            self._save_program(self.options.save_lp)
-        search, solution = self, self._best()
-        missed = search._missed(solution)
-        for _ in range(MOST_CORRECTIONS):
-            if not missed or solution.interrupted:
-                return search._compared(solution)
-            search = search._corrected(solution, missed)
-            solution = search._best()
-            missed = search._missed(solution)
-        pools = " and ".join(sorted(missed))
-        raise SolverError(f"no plan was found that holds as a whole: {pools} keeps missing an SLO")
+    def _corrected(self, factors: _Factors) -> Search:
+        count = len(self.search.question.candidates.choices)
+        return self.search.with_factors([factors.of(self._key(i)) for i in range(count)])
 
-    def _save_program(self, path: Path) -> None:
-        """Write the program whole or not at all; the solver's writer knows only files."""
-        with TemporaryDirectory() as folder:
-            draft = Path(folder) / "program.lp"
-            save_lp(self.problem, draft)
-            write_text_atomic(path, draft.read_text(encoding="utf-8"))
-
-    def _solve(self, problem: Problem, explain: bool = True) -> Solution:
-        options = self.options
-        return solve_program(problem, solver=options.solver, time_limit=options.time_limit, explain=explain)
-
-    def _best(self) -> Solution:
-        """The program's plan, or why there is none."""
-        self.options.on_stage("solving the integer program")
+    def _solved(self, factors: _Factors) -> Solution | None:
+        """The plan with corrected capacities; None where there is none."""
+        self.search.options.on_stage("solving again with corrected capacities")
         try:
-            return self._solve(self.problem)
-        except InfeasibleError as error:
-            self.options.on_stage("explaining why there is no plan")
-            q = self.question
-            raise explain(q.scenario, q.service, q.engine, q.candidates, error) from None
-
-    # ---------------------------------------------------------------------------------------
-    # The plan as a whole
-
-    def _missed(self, solution: Solution) -> set[Phase]:
-        """Pools that, put together, miss an SLO at the error planned for.
-
-        Capacities are computed group by group and by closed forms; this is the check of the whole.
-        """
-        fleet = self.question.fleet(solution)
-        planned = predict_fleet(fleet, self.question.planned_z).summaries()
-        pools: set[Phase] = set()
-        for target in self.question.service.slo.targets:
-            summary = planned[0] if target.metric is Metric.TTFT else planned[1]
-            if getattr(summary, target.statistic) > target.limit:
-                apart = Phase.PREFILL if target.metric is Metric.TTFT else Phase.DECODE
-                pools |= {g.phase for g in fleet.groups if g.phase in (apart, Phase.COLOCATED)}
-        return pools
-
-    def _corrected(self, solution: Solution, pools: set[Phase]) -> _Search:
-        """The same search with less capacity for the groups of `pools` that `solution` uses."""
-        used = set(solution.used)
-        corrected = tuple(
-            replace(c, curve=_scaled(c.curve, CORRECTION)) if i in used and c.phase in pools else c
-            for i, c in enumerate(self.question.candidates.candidates)
-        )
-        candidates = replace(self.question.candidates, candidates=corrected)
-        return replace(
-            self,
-            question=replace(self.question, candidates=candidates),
-            problem=replace(self.problem, candidates=corrected),
-        )
-
-    def _compared(self, solution: Solution) -> Plan:
-        """The plan with what it is compared with."""
-        assembly = Assembly(self.question)
-        if not self.options.alternatives or solution.interrupted:
-            return assembly.plan(solution, (), None)
-        self.options.on_stage("looking for alternatives")
-        try:
-            beside = self._beside(solution)
-            at_half = self._cost_at_half_confidence(solution)
-        except KeyboardInterrupt:  # the plan itself is complete
-            return assembly.plan(solution, (), None, ("interrupted before alternatives were found",))
-        self.options.on_stage("predicting latencies")
-        simplest = self._simplest(solution, beside)
-        return assembly.plan(simplest, tuple(self._described(b) for b in beside), at_half)
-
-    # ---------------------------------------------------------------------------------------
-    # Alternatives
-
-    def _beside(self, solution: Solution) -> list[_Beside]:
-        """The best plan of each kind that a reader would ask for."""
-        asked = self.problem
-        kinds = [("best single GPU type", replace(asked, max_gpu_types=1))]
-        if asked.colocated is ColocatedUse.ALLOWED:
-            kinds += [
-                ("best colocated", replace(asked, colocated=ColocatedUse.ONLY)),
-                ("best disaggregated", replace(asked, colocated=ColocatedUse.FORBIDDEN)),
-            ]
-        return [self._one_beside(name, problem, solution) for name, problem in kinds]
-
-    def _one_beside(self, name: str, problem: Problem, solution: Solution) -> _Beside:
-        if self._satisfies(problem, solution):
-            return _Beside(name, solution)
-        try:
-            return _Beside(name, self._solve_beside(problem))
-        except InfeasibleError:
-            return _Beside(name, None, NO_SUCH_FLEET)
-        except SolverError as error:
-            return _Beside(name, None, _first_line(error))
-
-    def _solve_beside(self, problem: Problem) -> Solution:
-        """Solve something that the plan is compared with; an interrupt ends the comparing."""
-        solution = self._solve(problem, explain=False)
+            solution = self._corrected(factors).solve_quietly()
+        except (InfeasibleError, SolverError):
+            return None
         if solution.interrupted:
             raise KeyboardInterrupt
         return solution
 
-    def _satisfies(self, problem: Problem, solution: Solution) -> bool:
-        choices = [self.question.candidates.choices[i] for i in solution.used]
-        colocated = any(c.phase is Phase.COLOCATED for c in choices)
-        if problem.colocated is ColocatedUse.ONLY and not colocated:
-            return False
-        if problem.colocated is ColocatedUse.FORBIDDEN and colocated:
-            return False
-        return problem.max_gpu_types is None or len({c.item for c in choices}) <= problem.max_gpu_types
+    # ---------------------------------------------------------------------------------------
+    # The answer
 
-    def _simplest(self, solution: Solution, beside: list[_Beside]) -> Solution:
-        """Of plans that are equally good, the one with fewest groups, then fewest GPUs."""
-        equal = [
-            b.solution
-            for b in beside
-            if b.solution is not None
-            and b.solution is not solution
-            and len(b.solution.used) <= len(solution.used)
-            and math.isclose(b.solution.value, solution.value, rel_tol=SAME_VALUE)
-            and not self._missed(b.solution)
-        ]
-        return min([solution, *equal], key=lambda s: (len(s.used), sum(s.gpus_used)))
+    def _round(self, attempt: _Attempt, before: _Factors, after: _Factors) -> Round:
+        from planner.verification import Round, failures
 
-    def _described(self, beside: _Beside) -> Alternative:
-        solution = beside.solution
-        if solution is None:
-            return Alternative(name=beside.name, value=None, cost=None, summary="none", reason=beside.reason)
-        parts = []
-        for i in solution.used:
-            choice = self.question.candidates.choices[i]
-            gpu = self.question.item(choice).gpu.name
-            parts.append(f"{solution.replicas[i]} x {gpu} {choice.parallelism} {choice.phase}")
-        return Alternative(
-            name=beside.name, value=solution.value, cost=solution.cost, summary=", ".join(parts)
+        solution = attempt.compared.solution
+        learned = {
+            f"{key[0]} {self.search.question.scenario.fleet[key[1]].gpu.name} {key[2]}": factor
+            for key, factor in after.seen.items()
+            if before.seen.get(key) != factor
+        }
+        return Round(
+            fleet=self.search.described(solution),
+            replicas=sum(solution.replicas),
+            value=solution.value,
+            cost=solution.cost,
+            failed=failures(attempt.result),
+            corrections=learned,
         )
 
-    def _cost_at_half_confidence(self, solution: Solution) -> float | None:
-        """Cost of the same scenario without margin for model error."""
-        q = self.question
-        if q.scenario.objective is not Objective.COST:
-            return None
-        candidates = build_candidates(q.scenario, q.service, q.engine, z=0.0)
-        try:
-            return self._solve_beside(build_problem(q.scenario, q.service, candidates, self.options.gap)).cost
-        except (InfeasibleError, SolverError):
-            return solution.cost
+    def _answer(self, best: _Attempt, rounds: list[Round], first: Compared) -> Plan:
+        from planner.verification import verification
+
+        scenario = self.search.question.scenario
+        compared = best.compared
+        if compared is not first:
+            compared = compared.search.compared_as_is(compared.solution)
+        plan = compared.plan(tuple(self._notes(best, rounds, first)))
+        checked = verification(
+            best.result, scenario.options.confidence, tuple(rounds), self.search.options.seed
+        )
+        return replace(plan, verification=checked)
+
+    def _notes(self, best: _Attempt, rounds: list[Round], first: Compared) -> list[str]:
+        notes = []
+        solution, original = best.compared.solution, first.solution
+        if best.compared is not first:
+            change = sum(solution.replicas) - sum(original.replicas)
+            before = f"{rounds[0].fleet}"
+            missed = (
+                f" missed {rounds[0].failed[0]}"
+                if rounds[0].failed
+                else " carried more than it was taken for"
+            )
+            notes.append(
+                f"corrected by simulation: the first plan ({before}){missed}; {change:+d} replicas, "
+                f"{_money(original, solution)}; the gap is that of the corrected program"
+            )
+        if not best.result.passed:
+            notes.append("this plan does not hold in simulation: " + "; ".join(rounds[-1].failed))
+        if self.search.question.scenario.options.spare_replicas:
+            notes.append("simulated without the spare replicas of each group")
+        return notes
 
 
-def _scaled(curve: CapacityCurve, factor: float) -> CapacityCurve:
-    return replace(curve, per_replica=tuple(factor * rate for rate in curve.per_replica))
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+def _money(before: Solution, after: Solution) -> str:
+    if before.cost is None or after.cost is None:
+        return f"objective {before.value:.6g} -> {after.value:.6g}"
+    change = f" ({(after.cost / before.cost - 1) * PERCENT:+.0f} %)" if before.cost else ""
+    return f"{before.cost:,.2f} -> {after.cost:,.2f} USD/h{change}"

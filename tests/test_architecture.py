@@ -42,6 +42,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     ("infeasibility", "question", "documents.schemas", "documents.fleet"),
     ("assembly",),
+    ("search", "verification"),
     ("workflow",),
     ("report",),
     ("cli",),

@@ -308,7 +308,7 @@ def test_internal_error_says_how_to_see_more(
     def broken(*_: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("planner.workflow.build_candidates", broken)
+    monkeypatch.setattr("planner.search.build_candidates", broken)
     message = failed(planner("solve", scenario), 1)
     assert message == (
         "planner: internal error: RuntimeError: a bug\nPLANNER_DEBUG=1 shows where; please report it\n"
@@ -320,15 +320,15 @@ def test_internal_error_says_how_to_see_more(
 
 INTERRUPTED = """\
 import os, signal, sys, time
-import planner.workflow
+import planner.search
 from planner.cli import main
 
 def interrupted(*arguments, **options):
     {action}
     return original(*arguments, **options)
 
-original = planner.workflow.{step}
-planner.workflow.{step} = interrupted
+original = planner.search.{step}
+planner.search.{step} = interrupted
 sys.argv = ["planner", "solve", {scenario!r}, "-o", {target!r}, "--save-lp", {lp!r}, "--no-alternatives"]
 main()
 """
@@ -364,7 +364,7 @@ def test_ctrl_c_from_outside_ends_the_process(scenario: Path, tmp_path: Path) ->
     ) as run:
         assert run.stderr is not None
         for line in run.stderr:  # until the workflow has been imported: the search is about to begin
-            if line.rstrip().endswith("| planner.workflow") or "planner.cli.solve" in line:
+            if line.rstrip().endswith("| planner.search") or "planner.cli.solve" in line:
                 break
         run.send_signal(signal.SIGINT)
         out, err = run.communicate(timeout=30)

@@ -16,9 +16,10 @@ from planner.documents.catalogue import CloudsDocument
 from planner.documents.scenario import scenario_from_text
 from planner.documents.source import parse_document
 from planner.errors import SpecError
+from planner.search import SolveOptions
 from planner.specs import FleetItem
 from planner.units import BITS_PER_BYTE, GIGA
-from planner.workflow import SolveOptions, solve
+from planner.workflow import solve
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = Path(__file__).parent / "golden"

@@ -85,7 +85,8 @@ def test_each_type_alone_costs_more_than_the_mixed_plan() -> None:
     lines = document.splitlines()
     fleet = [line for line in lines if line.startswith("  - {gpu:")]
     from planner.documents.scenario import scenario_from_text
-    from planner.workflow import SolveOptions, solve
+    from planner.search import SolveOptions
+    from planner.workflow import solve
 
     for own in fleet:
         text = "\n".join(line for line in lines if line not in fleet or line == own)

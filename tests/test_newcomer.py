@@ -11,8 +11,9 @@ from planner.documents.yaml_text import dump_yaml
 from planner.errors import InfeasibleError, SpecError
 from planner.plan import Plan
 from planner.report.terminal import print_plan
+from planner.search import SolveOptions
 from planner.specs import Metric, Phase
-from planner.workflow import SolveOptions, solve
+from planner.workflow import solve
 
 L40S = {"gpu": "l40s", "price_per_gpu_hour": 2.25, "max_gpus": 64, "node_size": 8, "network_gbps_per_gpu": 50}
 H100 = {"gpu": "h100-sxm", "price_per_gpu_hour": 6.155, "max_gpus": 64, "network_gbps_per_gpu": 400}

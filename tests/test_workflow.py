@@ -18,9 +18,10 @@ from planner.documents.scenario import scenario_from_text
 from planner.errors import InfeasibleError, SpecError
 from planner.plan import Plan, PlanStatus
 from planner.queueing import normal_quantile
+from planner.search import SolveOptions
 from planner.specs import Metric, Objective, Phase
 from planner.transformer import prefill_flop
-from planner.workflow import SolveOptions, solve
+from planner.workflow import solve
 
 QUICK = SolveOptions(alternatives=False)
 EXACT = SolveOptions(alternatives=False, gap=0.0)

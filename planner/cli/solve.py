@@ -12,8 +12,8 @@ from planner.documents.plan import dump_plan, plan_to_document
 from planner.documents.scenario import LoadedScenario, read_scenario, scenario_from_text
 from planner.errors import SpecError
 from planner.plan import Plan
+from planner.search import DEFAULT_GAP, SolveOptions
 from planner.units import SECONDS_PER_HOUR
-from planner.workflow import DEFAULT_GAP, SolveOptions
 from planner.workflow import solve as solve_scenario
 
 _WEEK = 7 * 24 * SECONDS_PER_HOUR

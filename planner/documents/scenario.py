@@ -256,10 +256,20 @@ def _check_variation(tree: Tree, workload: Workload) -> list[Problem]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadedScenario:
-    """A scenario with the document it was read from, which a plan echoes."""
+    """A scenario with the document it was read from, which a plan echoes.
+
+    Attributes
+    ----------
+    trace : Trace or None
+        Requests that its workload was taken from.
+    replay : bool
+        Whether a simulation plays them as they came: the scenario asks for no other arrivals and lengths.
+    """
 
     scenario: Scenario
     document: Mapping[str, Any]
+    trace: Trace | None = None
+    replay: bool = False
 
 
 def load_scenario(path: str | Path) -> Scenario:
@@ -303,7 +313,9 @@ def scenario_from_text(
         budget=document.budget_per_hour,
         source=source_name,
     )
-    return LoadedScenario(scenario=scenario, document=tree.raw)
+    return LoadedScenario(
+        scenario=scenario, document=tree.raw, trace=named.trace, replay=replays(document.workload)
+    )
 
 
 def service_of(document: DemandDocument, model: Model, preset: catalog.TrafficPreset | None) -> Service:
@@ -342,6 +354,12 @@ def workload_of(document: WorkloadDocument, preset: catalog.TrafficPreset | None
         citation=preset.citation if preset else "",
         note="; ".join(note for note in notes if note),
     )
+
+
+def replays(document: WorkloadDocument) -> bool:
+    """Whether a trace's requests are served as they came: neither arrivals nor lengths are given anew."""
+    own = document.input_tokens is None and document.output_tokens is None
+    return document.trace is not None and document.arrivals in (None, TRACE) and own
 
 
 def _prefix_note(document: WorkloadDocument, preset: catalog.TrafficPreset | None) -> str:

@@ -58,13 +58,16 @@ class Setup:
     input_ranges: tuple[tuple[float, float], ...] = ()
 
 
+PLAIN = Setup()
+
+
 def group_order(fleet: Fleet) -> list[int]:
     """Groups of the fleet in the order of its simulation: prefill before decode."""
     return sorted(range(len(fleet.groups)), key=lambda k: _ORDER.index(fleet.groups[k].phase))
 
 
 def cluster_of(
-    fleet: Fleet, setup: Setup = Setup(), longest: float | None = None, names: Sequence[str] = ()
+    fleet: Fleet, setup: Setup = PLAIN, longest: float | None = None, names: Sequence[str] = ()
 ) -> Cluster:
     """The cluster that simulates `fleet`.
 

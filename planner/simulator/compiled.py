@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
@@ -35,3 +36,13 @@ def compiled(inline: bool = False) -> Callable[[Function], Function]:
             return cast(Function, _njit(**options)(function))
 
     return decorate
+
+
+def is_compiled(function: Callable[..., Any]) -> bool:
+    """Whether the machine code of a function is in memory, or on disk from an earlier run."""
+    dispatcher: Any = function
+    if dispatcher.signatures:
+        return True
+    folder = getattr(getattr(dispatcher, "_cache", None), "cache_path", None)
+    name = f"{dispatcher.py_func.__module__.rsplit('.', 1)[-1]}.{dispatcher.py_func.__name__}-"
+    return folder is not None and any(entry.name.startswith(name) for entry in Path(folder).glob("*.nbc"))

@@ -51,7 +51,8 @@ class SloCheck:
 
     @property
     def met(self) -> bool:
-        return self.value <= self.target.limit
+        """Whether the estimate is within the limit; where it is not known well, its whole interval."""
+        return self.value + (0.0 if self.sure else self.half_width) <= self.target.limit
 
     @property
     def sure(self) -> bool:

@@ -1,0 +1,204 @@
+"""Whether a plan holds under traffic, and by how much its groups' capacities were wrong.
+
+The simulator judges what the program found; what it says of a pool's capacity goes back into the program.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from planner.documents.scenario import LoadedScenario
+from planner.fleet import Fleet, distinct_names
+from planner.plan import LatencySummary, Verification
+from planner.simulator.build import Setup
+from planner.simulator.metrics import SimulationResult, SloCheck
+from planner.simulator.run import Stage, carried_scale, simulate_fleet
+from planner.simulator.source import RequestSource
+from planner.specs import Metric, Phase, Statistic, Workload
+from planner.units import MILLI
+
+WASTED = 0.85  # of every limit, below which a plan may carry less than it could [1]
+MOST_MORE = 2.0  # times the planned rate that is tried for a pool that is wasted
+SAFETY = 0.99  # of a rate that was seen to hold [1]
+_ADMISSION_NOTED = 0.05  # of the TTFT limit, spent waiting for room on a decode replica
+
+
+def source_of(loaded: LoadedScenario, workload: Workload, seed: int = 0) -> RequestSource:
+    """The requests that verify a plan of this scenario: its trace, played at the planned rate, or drawn."""
+    own_lengths = loaded.trace is not None and _lengths_from_trace(loaded.document)
+    return RequestSource(
+        workload=workload,
+        rate=workload.request_rate,
+        trace=loaded.trace if own_lengths else None,
+        replay=loaded.replay,
+        seed=seed,
+    )
+
+
+def _lengths_from_trace(document: Mapping[str, Any]) -> bool:
+    workload = document.get("workload", {})
+    return "input_tokens" not in workload and "output_tokens" not in workload
+
+
+def simulate_plan(
+    fleet: Fleet, source: RequestSource, z: float, on_stage: Stage, number: int | None = None
+) -> SimulationResult:
+    """The fleet of a plan under its traffic, at the model error `z` that it was planned for."""
+    names = distinct_names([group.label for group in fleet.groups])
+    return simulate_fleet(fleet, source, Setup(z=z), number=number, names=names, on_stage=on_stage)
+
+
+# --------------------------------------------------------------------------------------------
+# Corrections
+
+
+def blamed(fleet: Fleet, result: SimulationResult) -> frozenset[Phase]:
+    """Pools that keep a result from meeting the SLOs."""
+    if fleet.pool(Phase.COLOCATED):
+        return frozenset({Phase.COLOCATED})
+    missed = {c.target.metric for c in result.checks if not c.met}
+    phases = set()
+    if Metric.TTFT in missed or result.growing:
+        limit = min(
+            (c.target.limit for c in result.checks if c.target.metric is Metric.TTFT), default=math.inf
+        )
+        waiting = sum(float(s.queue.mean()) for s in result.series if s.phase is Phase.DECODE and s.time.size)
+        admission = waiting / result.request_rate if result.request_rate > 0 else 0.0
+        prompts = any(s.phase is Phase.PREFILL for s in result.series)
+        if admission > _ADMISSION_NOTED * limit:
+            phases.add(Phase.DECODE)
+        elif prompts:
+            phases.add(Phase.PREFILL)
+    if Metric.TPOT in missed:
+        phases.add(Phase.DECODE)
+    return frozenset(phases)
+
+
+def wasted(fleet: Fleet, result: SimulationResult) -> frozenset[Phase]:
+    """Pools whose SLOs are met with much to spare."""
+    share: dict[Metric, float] = {}
+    for check in result.checks:
+        share[check.target.metric] = max(
+            share.get(check.target.metric, 0.0), check.value / check.target.limit
+        )
+    if fleet.pool(Phase.COLOCATED):
+        return frozenset({Phase.COLOCATED} if max(share.values(), default=1.0) < WASTED else ())
+    pools = {Metric.TTFT: Phase.PREFILL, Metric.TPOT: Phase.DECODE}
+    return frozenset(pools[metric] for metric, value in share.items() if value < WASTED and metric in pools)
+
+
+def corrected_scale(
+    fleet: Fleet, source: RequestSource, result: SimulationResult, z: float, on_stage: Stage
+) -> float:
+    """Multiple of the planned rate that the fleet was seen to carry; above 1 only where it holds."""
+    most = MOST_MORE if result.passed else 1.0
+    scale = carried_scale(fleet, source, Setup(z=z), most=most, number=result.requests, on_stage=on_stage)
+    return scale * SAFETY
+
+
+# --------------------------------------------------------------------------------------------
+# What a plan says of it
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Round:
+    """One plan on the way to the last.
+
+    Attributes
+    ----------
+    fleet : str
+        Its groups in words.
+    value, cost : float
+        In the unit of the objective, and in USD/h where prices are known.
+    failed : tuple of str
+        What it missed; empty: it held.
+    corrections : mapping
+        By pool: factor on the capacity of its groups that was learned from this plan. [1]
+    """
+
+    fleet: str
+    replicas: int
+    value: float
+    cost: float | None
+    failed: tuple[str, ...]
+    corrections: Mapping[str, float]
+
+
+def verification(
+    result: SimulationResult, confidence: float, rounds: tuple[Round, ...], seed: int
+) -> Verification:
+    """The result as a plan keeps it; times in ms, rates in req/s."""
+    return Verification(
+        passed=result.passed,
+        details={
+            "source": result.source,
+            "requests": result.requests,
+            "measured": result.measured,
+            "request_rate": result.request_rate,
+            "confidence": confidence,
+            "seed": seed,
+            "ttft_ms": milliseconds(result.ttft.value),
+            "tpot_ms": milliseconds(result.tpot.value),
+            "itl_ms": milliseconds(result.itl.value),
+            "slo": [slo_check(check) for check in result.checks],
+            "attainment": result.attainment,
+            "goodput": result.goodput,
+            "unserved": result.unserved,
+            "growth": result.growth,
+            "stall_mean_ms": result.stall_mean / MILLI,
+            "preemptions": result.preemptions,
+            "failures": list(failures(result)),
+            "rounds": [
+                {
+                    "fleet": r.fleet,
+                    "replicas": r.replicas,
+                    "value": r.value,
+                    "cost_per_hour": r.cost,
+                    "missed": list(r.failed),
+                    "capacity_factors": dict(r.corrections),
+                }
+                for r in rounds
+            ],
+        },
+    )
+
+
+def milliseconds(summary: LatencySummary) -> dict[str, float]:
+    """Mean and percentiles by name. [ms]"""
+    return {s.value: getattr(summary, s.value) / MILLI for s in Statistic}
+
+
+def slo_check(check: SloCheck) -> dict[str, Any]:
+    """One SLO and what came of it. [ms]"""
+    return {
+        "metric": check.target.metric.value,
+        "statistic": check.target.statistic.value,
+        "limit_ms": check.target.limit / MILLI,
+        "value_ms": check.value / MILLI,
+        "half_width_ms": check.half_width / MILLI,
+        "met": check.met,
+    }
+
+
+def failures(result: SimulationResult) -> tuple[str, ...]:
+    """What a fleet missed, in words; empty where it passed."""
+    said = [
+        f"{check.target}: {_shown(check.value)} ms (+/- {_shown(check.half_width)})"
+        for check in result.checks
+        if not check.met
+    ]
+    if result.growing:
+        said.append(
+            f"queues grow by {result.growth:.3g} requests per second of the {result.request_rate:.4g} that "
+            "arrive: there is no steady state"
+        )
+    if result.unserved:
+        said.append(f"{result.unserved:,} of {result.measured:,} requests were not served")
+    return tuple(said)
+
+
+def _shown(seconds: float) -> str:
+    return f"{seconds / MILLI:,.4g}" if math.isfinite(seconds) else "inf"
