@@ -12,14 +12,18 @@ __version__ = "0.1.0"
 _API = {
     "load_scenario": "planner.documents.scenario",
     "load_plan": "planner.documents.plan",
+    "load_fleet": "planner.documents.fleet",
     "load_model": "planner.catalog",
     "load_gpu": "planner.catalog",
     "solve": "planner.workflow",
-    "predict": "planner.workflow",
+    "simulate": "planner.evaluation",
+    "evaluate": "planner.evaluation",
+    "predict": "planner.configuration",
     "PlannerError": "planner.errors",
     "SpecError": "planner.errors",
     "InfeasibleError": "planner.errors",
     "SolverError": "planner.errors",
+    "VerificationError": "planner.errors",
 }
 
 __all__ = ["__version__", *_API]

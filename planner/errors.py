@@ -85,3 +85,9 @@ class SolverError(PlannerError):
     """The solver failed, or ran out of time before it had a plan."""
 
     exit_code = 4
+
+
+class VerificationError(PlannerError):
+    """A simulated fleet does not hold; what was asked for has been printed and written all the same."""
+
+    exit_code = 5

@@ -151,7 +151,7 @@ class Alternative:
     """The best plan under a restriction ("colocated", "single GPU type", ...).
 
     ``value`` is in the unit of the objective, ``cost`` in USD/h; both None when infeasible, and then
-    `reason` says why.
+    `reason` says why. ``verified`` says whether it holds in simulation, None where it was not simulated.
     """
 
     name: str
@@ -159,6 +159,7 @@ class Alternative:
     cost: float | None
     summary: str
     reason: str = ""
+    verified: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

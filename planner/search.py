@@ -26,6 +26,7 @@ DEFAULT_GAP = 0.005
 MOST_CORRECTIONS = 6
 CORRECTION = 0.95  # of the capacity of groups that together miss an SLO [1]
 SAME_VALUE = 1e-9  # relative difference below which two plans are equally good [1]
+COLOCATED, DISAGGREGATED = "best colocated", "best disaggregated"
 NO_SUCH_FLEET = "no such fleet meets the scenario"
 
 
@@ -165,9 +166,9 @@ class Search:
         options = self.options
         return solve_program(problem, solver=options.solver, time_limit=options.time_limit, explain=explain)
 
-    def solve_quietly(self) -> Solution:
-        """The program's plan; what is in the way of one is not looked for."""
-        return self._solve(self.problem, explain=False)
+    def solve_quietly(self, problem: Problem) -> Solution:
+        """The plan of a program like this one; what is in the way of one is not looked for."""
+        return self._solve(problem, explain=False)
 
     def best(self) -> Solution:
         """The program's plan, or why there is none."""
@@ -246,8 +247,8 @@ class Search:
         kinds = [("best single GPU type", replace(asked, max_gpu_types=1))]
         if asked.colocated is ColocatedUse.ALLOWED:
             kinds += [
-                ("best colocated", replace(asked, colocated=ColocatedUse.ONLY)),
-                ("best disaggregated", replace(asked, colocated=ColocatedUse.FORBIDDEN)),
+                (COLOCATED, replace(asked, colocated=ColocatedUse.ONLY)),
+                (DISAGGREGATED, replace(asked, colocated=ColocatedUse.FORBIDDEN)),
             ]
         return [self._one_beside(name, problem, solution) for name, problem in kinds]
 

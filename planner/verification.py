@@ -28,27 +28,36 @@ _ADMISSION_NOTED = 0.05  # of the TTFT limit, spent waiting for room on a decode
 
 def source_of(loaded: LoadedScenario, workload: Workload, seed: int = 0) -> RequestSource:
     """The requests that verify a plan of this scenario: its trace, played at the planned rate, or drawn."""
-    own_lengths = loaded.trace is not None and _lengths_from_trace(loaded.document)
     return RequestSource(
         workload=workload,
         rate=workload.request_rate,
-        trace=loaded.trace if own_lengths else None,
+        trace=loaded.trace,
         replay=loaded.replay,
         seed=seed,
     )
 
 
-def _lengths_from_trace(document: Mapping[str, Any]) -> bool:
-    workload = document.get("workload", {})
-    return "input_tokens" not in workload and "output_tokens" not in workload
-
-
 def simulate_plan(
-    fleet: Fleet, source: RequestSource, z: float, on_stage: Stage, number: int | None = None
+    fleet: Fleet, source: RequestSource, z: float, on_stage: Stage, *, sure: bool
 ) -> SimulationResult:
-    """The fleet of a plan under its traffic, at the model error `z` that it was planned for."""
+    """The fleet of a plan under its traffic, at the model error `z` that it was planned for.
+
+    `sure`: until every SLO's statistic is known well; else until it is clear on which side of its limit
+    it is.
+    """
     names = distinct_names([group.label for group in fleet.groups])
-    return simulate_fleet(fleet, source, Setup(z=z), number=number, names=names, on_stage=on_stage)
+    enough = _known if sure else _decided
+    return simulate_fleet(fleet, source, Setup(z=z), names=names, enough=enough, on_stage=on_stage)
+
+
+def _known(result: SimulationResult) -> bool:
+    return result.sure
+
+
+def _decided(result: SimulationResult) -> bool:
+    """Whether every SLO is met or missed by more than twice the half-width of its confidence interval."""
+    clear = all(c.sure or abs(c.value - c.target.limit) > 2 * c.half_width for c in result.checks)
+    return result.sure or clear
 
 
 # --------------------------------------------------------------------------------------------
@@ -95,7 +104,8 @@ def corrected_scale(
 ) -> float:
     """Multiple of the planned rate that the fleet was seen to carry; above 1 only where it holds."""
     most = MOST_MORE if result.passed else 1.0
-    scale = carried_scale(fleet, source, Setup(z=z), most=most, number=result.requests, on_stage=on_stage)
+    known = None if result.passed else False  # whether it holds at `most`
+    scale = carried_scale(fleet, source, Setup(z=z), most=most, known=known, on_stage=on_stage)
     return scale * SAFETY
 
 

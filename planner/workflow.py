@@ -6,7 +6,7 @@ call; everything it returns is a :class:`~planner.plan.Plan`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from planner.assembly import Assembly
 from planner.documents.scenario import LoadedScenario, read_scenario
 from planner.errors import InfeasibleError, SolverError
-from planner.plan import Plan
-from planner.program import Solution
-from planner.search import Compared, Search, SolveOptions
-from planner.specs import Objective, Parallelism, Phase, Scenario
+from planner.plan import Alternative, Plan
+from planner.program import Problem, Solution
+from planner.search import COLOCATED, DISAGGREGATED, Beside, Compared, Search, SolveOptions
+from planner.specs import ColocatedUse, Objective, Parallelism, Phase, Scenario
 from planner.units import PERCENT
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ COMMON_MISS = 0.8
 pool get it. [1]"""
 
 WORTH = 1.05  # factor from which more capacity is tried [1]
+OTHER_ROUNDS = 2  # corrections of the best plan of the other kind
+RIVAL = 1.6  # times the value of the plan, up to which the other kind may turn out to be better [1]
 
 
 def solve(scenario: Scenario | LoadedScenario | str | Path, options: SolveOptions | None = None) -> Plan:
@@ -111,20 +113,36 @@ class _Factors:
         pool = {**self.pool, **{phase: max(self.pool[phase], min(factor, 1.0)) for phase in phases}}
         return _Factors({**self.seen, **dict.fromkeys(keys, factor)}, pool)
 
+    @classmethod
+    def merged(cls, tried: Sequence[_Tried]) -> _Factors:
+        """Those of several programs; where two speak of one replica, the first counts."""
+        seen: dict[Key, float] = {}
+        pool: dict[Phase, float] = {}
+        for one in reversed(tried):
+            seen |= one.factors.seen
+            pool |= one.factors.pool
+        return cls(seen, pool)
+
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
     """A plan that was simulated."""
 
-    compared: Compared
+    solution: Solution
     result: SimulationResult
 
-    @property
-    def loss(self) -> float:
-        """What the objective makes small."""
-        value = self.compared.solution.value
-        throughput = self.compared.search.question.scenario.objective is Objective.THROUGHPUT
-        return -value if throughput else value
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """What came of simulating and correcting the plans of one program.
+
+    ``best`` is the best that holds or, where none does, the last.
+    """
+
+    attempts: tuple[_Attempt, ...]
+    best: _Attempt
+    factors: _Factors
+    rounds: tuple[Round, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,41 +153,82 @@ class _Verifying:
 
     def plan(self, compared: Compared) -> Plan:
         """The cheapest plan that holds, or the last that does not, marked so."""
+        asked = self.search.problem
+        tried = self._tried(asked, compared.solution, MOST_ROUNDS)
+        others = {
+            beside.name: self._tried(kind, beside.solution, OTHER_ROUNDS)
+            for beside, kind in self._rivals(compared)
+            if beside.solution is not None and beside.solution is not compared.solution
+        }
+        winner = self._confirmed([tried, *others.values()])
+        return self._answer(winner, tried, others, compared)
+
+    def _loss(self, attempt: _Attempt) -> float:
+        """What the objective makes small."""
+        throughput = self.search.question.scenario.objective is Objective.THROUGHPUT
+        return -attempt.solution.value if throughput else attempt.solution.value
+
+    def _confirmed(self, tried: Sequence[_Tried]) -> _Tried:
+        """The best attempt that still holds when percentiles are known well; else the last of the first."""
+        held = [(a, t) for t in tried for a in t.attempts if a.result.passed]
+        # Rounded: of plans that are equally good the first counts.
+        for attempt, one in sorted(held, key=lambda pair: float(f"{self._loss(pair[0]):.9g}")):
+            sure = attempt if attempt.result.sure else self._attempt(attempt.solution, sure=True)
+            if sure.result.passed:
+                return replace(one, best=sure)
+        last = tried[0].attempts[-1]
+        failing = last if not last.result.passed else self._attempt(last.solution, sure=True)
+        return replace(tried[0], best=failing)
+
+    def _rivals(self, compared: Compared) -> list[tuple[Beside, Problem]]:
+        """The best plan of the other kind, where corrections may turn the order of the two."""
+        kinds = {COLOCATED: ColocatedUse.ONLY, DISAGGREGATED: ColocatedUse.FORBIDDEN}
+        value = compared.solution.value
+        return [
+            (beside, replace(self.search.problem, colocated=kinds[beside.name]))
+            for beside in compared.beside
+            if beside.name in kinds
+            and beside.solution is not None
+            and 1 / RIVAL <= beside.solution.value / value <= RIVAL
+        ]
+
+    def _tried(self, problem: Problem, solution: Solution, most: int) -> _Tried:
+        """Simulate a plan and, up to `most` times, the plan that corrected capacities give."""
         factors = _Factors()
         rounds: list[Round] = []
-        held: list[_Attempt] = []
-        attempt = self._attempt(compared)
-        for last in (*(False,) * MOST_ROUNDS, True):
-            if attempt.result.passed:
-                held.append(attempt)
-            before = factors
-            if not last:
+        attempts = [self._attempt(solution)]
+        while True:
+            attempt, before = attempts[-1], factors
+            if len(rounds) < most:
                 factors = self._learned(attempt, factors, late=len(rounds) >= 2)
             rounds.append(self._round(attempt, before, factors))
             if factors is before:
                 break
-            solution = self._solved(factors)
-            if solution is None or solution.replicas == attempt.compared.solution.replicas:
+            found = self._solved(problem, factors)
+            if found is None or any(found.replicas == a.solution.replicas for a in attempts):
                 break
-            attempt = self._attempt(Compared(self._corrected(factors), solution))
-        best = min(held, key=lambda a: a.loss, default=attempt)
-        return self._answer(best, rounds, compared)
+            attempts.append(self._attempt(found))
+        held = [a for a in attempts if a.result.passed]
+        best = min(held, key=self._loss, default=attempts[-1])
+        return _Tried(tuple(attempts), best, factors, tuple(rounds))
 
-    def _attempt(self, compared: Compared) -> _Attempt:
+    def _attempt(self, solution: Solution, *, sure: bool = False) -> _Attempt:
+        """Simulate a plan until it is clear whether it holds; `sure`: until percentiles are known well."""
         from planner.verification import simulate_plan, source_of  # numba: only where plans are simulated
 
         options, question = self.search.options, self.search.question
         options.on_stage("simulating the plan")
-        fleet = question.simulated(compared.solution)
+        fleet = question.simulated(solution)
         source = source_of(self.search.loaded, fleet.service.workload, options.seed)
-        return _Attempt(compared, simulate_plan(fleet, source, question.planned_z, options.on_stage))
+        result = simulate_plan(fleet, source, question.planned_z, options.on_stage, sure=sure)
+        return _Attempt(solution, result)
 
     def _learned(self, attempt: _Attempt, factors: _Factors, *, late: bool) -> _Factors:
         """Factors with what an attempt says; the same object where it says nothing new."""
         from planner.verification import blamed, corrected_scale, source_of, wasted
 
         question, options = self.search.question, self.search.options
-        solution, result = attempt.compared.solution, attempt.result
+        solution, result = attempt.solution, attempt.result
         fleet = question.simulated(solution)
         phases = wasted(fleet, result) if result.passed else blamed(fleet, result)
         if not phases:
@@ -206,11 +265,12 @@ class _Verifying:
         count = len(self.search.question.candidates.choices)
         return self.search.with_factors([factors.of(self._key(i)) for i in range(count)])
 
-    def _solved(self, factors: _Factors) -> Solution | None:
+    def _solved(self, problem: Problem, factors: _Factors) -> Solution | None:
         """The plan with corrected capacities; None where there is none."""
         self.search.options.on_stage("solving again with corrected capacities")
+        corrected = self._corrected(factors).problem.candidates
         try:
-            solution = self._corrected(factors).solve_quietly()
+            solution = self.search.solve_quietly(replace(problem, candidates=corrected))
         except (InfeasibleError, SolverError):
             return None
         if solution.interrupted:
@@ -223,7 +283,7 @@ class _Verifying:
     def _round(self, attempt: _Attempt, before: _Factors, after: _Factors) -> Round:
         from planner.verification import Round, failures
 
-        solution = attempt.compared.solution
+        solution = attempt.solution
         learned = {
             f"{key[0]} {self.search.question.scenario.fleet[key[1]].gpu.name} {key[2]}": factor
             for key, factor in after.seen.items()
@@ -238,42 +298,66 @@ class _Verifying:
             corrections=learned,
         )
 
-    def _answer(self, best: _Attempt, rounds: list[Round], first: Compared) -> Plan:
+    def _answer(self, winner: _Tried, first: _Tried, others: dict[str, _Tried], compared: Compared) -> Plan:
         from planner.verification import verification
 
-        scenario = self.search.question.scenario
-        compared = best.compared
-        if compared is not first:
-            compared = compared.search.compared_as_is(compared.solution)
-        plan = compared.plan(tuple(self._notes(best, rounds, first)))
+        scenario, solution = self.search.question.scenario, winner.best.solution
+        if solution is not compared.solution:
+            search = self._corrected(_Factors.merged([winner, first, *others.values()]))
+            compared = replace(search.compared_as_is(solution), at_half=compared.at_half)
+        simulated = {name: tried.best for name, tried in others.items() if tried is not winner}
+        if winner is not first:  # what was the plan is now the best of its kind
+            simulated |= {name: first.best for name in others if others[name] is winner}
+        plan = compared.plan(tuple(self._notes(winner, first)))
+        alternatives = tuple(self._told(a, solution, winner, simulated) for a in plan.alternatives)
+        rounds = first.rounds if winner is first else (*first.rounds, *winner.rounds)
         checked = verification(
-            best.result, scenario.options.confidence, tuple(rounds), self.search.options.seed
+            winner.best.result, scenario.options.confidence, rounds, self.search.options.seed
         )
-        return replace(plan, verification=checked)
+        return replace(plan, verification=checked, alternatives=alternatives)
 
-    def _notes(self, best: _Attempt, rounds: list[Round], first: Compared) -> list[str]:
+    def _told(
+        self, alternative: Alternative, plan: Solution, winner: _Tried, simulated: dict[str, _Attempt]
+    ) -> Alternative:
+        """An alternative with what simulation says of it."""
+        kind = DISAGGREGATED if self._colocated(plan) else COLOCATED
+        attempt = next(iter(simulated.values()), None)
+        if alternative.name == kind and attempt is not None:
+            solution = attempt.solution
+            return replace(
+                alternative,
+                value=solution.value,
+                cost=solution.cost,
+                summary=self.search.described(solution),
+                reason="",
+                verified=attempt.result.passed,
+            )
+        same = alternative.summary == self.search.described(plan)
+        return replace(alternative, verified=winner.best.result.passed) if same else alternative
+
+    def _colocated(self, solution: Solution) -> bool:
+        choices = self.search.question.candidates.choices
+        return any(choices[i].phase is Phase.COLOCATED for i in solution.used)
+
+    def _notes(self, winner: _Tried, first: _Tried) -> list[str]:
         notes = []
-        solution, original = best.compared.solution, first.solution
-        if best.compared is not first:
-            change = sum(solution.replicas) - sum(original.replicas)
-            before = f"{rounds[0].fleet}"
-            missed = (
-                f" missed {rounds[0].failed[0]}"
-                if rounds[0].failed
-                else " carried more than it was taken for"
-            )
+        solution, start = winner.best.solution, first.rounds[0]
+        fleet = self.search.described(solution)
+        if fleet != start.fleet:
+            change = sum(solution.replicas) - start.replicas
+            missed = f"missed {start.failed[0]}" if start.failed else "is dearer than what simulation allows"
             notes.append(
-                f"corrected by simulation: the first plan ({before}){missed}; {change:+d} replicas, "
-                f"{_money(original, solution)}; the gap is that of the corrected program"
+                f"corrected by simulation: the first plan ({start.fleet}) {missed}; {change:+d} replicas, "
+                f"{_money(start, solution)}; the gap is that of the corrected program"
             )
-        if not best.result.passed:
-            notes.append("this plan does not hold in simulation: " + "; ".join(rounds[-1].failed))
+        if not winner.best.result.passed:
+            notes.append("this plan does not hold in simulation: " + "; ".join(winner.rounds[-1].failed))
         if self.search.question.scenario.options.spare_replicas:
             notes.append("simulated without the spare replicas of each group")
         return notes
 
 
-def _money(before: Solution, after: Solution) -> str:
+def _money(before: Round, after: Solution) -> str:
     if before.cost is None or after.cost is None:
         return f"objective {before.value:.6g} -> {after.value:.6g}"
     change = f" ({(after.cost / before.cost - 1) * PERCENT:+.0f} %)" if before.cost else ""

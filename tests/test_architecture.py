@@ -43,7 +43,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("infeasibility", "question", "documents.schemas", "documents.fleet"),
     ("assembly",),
     ("search", "verification"),
-    ("workflow",),
+    ("workflow", "evaluation"),
     ("report",),
     ("cli",),
     ("__main__",),
@@ -61,7 +61,12 @@ LATE_IMPORTS = {
     ("planner.cli.output", "rich.console"): "rich, only where there is a terminal to show progress on",
     ("planner.cli.predict", "planner.report.terminal"): "rich, only where tables are printed",
     ("planner.cli.solve", "planner.report.terminal"): "rich, only where tables are printed",
+    ("planner.cli.timeline", "planner.report.timeline_plot"): "rich, and matplotlib: only for pictures",
+    ("planner.cli.timeline", "planner.report.timeline_text"): "rich, only where text is printed",
+    ("planner.cli.timeline", "planner.simulator.build"): "numba: help does without",
+    ("planner.cli.timeline", "planner.simulator.interference"): "numba: help does without",
     ("planner.cli.workload", "planner.report.workload"): "rich, only where tables are printed",
+    ("planner.report.figures", "matplotlib"): "slow to load, and in the extra [report] only",
     ("planner.report.timeline_plot", "matplotlib"): "slow to load, and in the extra [report] only",
 }
 """Imports within functions, with the reason."""
@@ -74,11 +79,12 @@ ONLY_IN = {
     "yaml": ("planner.documents.yaml_text", "planner.catalog"),
     "pydantic": ("planner.documents",),
     "matplotlib": ("planner.report",),
+    "numba": ("planner.simulator.compiled",),
 }
 """Libraries that belong to one place."""
 
-NOWHERE = ("scipy", "numba", "torch", "pandas", "plotly")
-"""Heavy libraries that `solve` does without."""
+NOWHERE = ("scipy", "torch", "pandas", "plotly")
+"""Heavy libraries that no module imports."""
 
 UNIT_LITERALS = {
     "planner/candidates/curves.py": {"2**20"},  # replicas of a group, at most
@@ -241,13 +247,22 @@ def test_help_is_light() -> None:
     assert loaded_by(code) & LIGHT == set()
 
 
+def test_help_of_solve_loads_no_simulator() -> None:
+    code = (
+        "import contextlib, io\nfrom planner.cli import main\nimport sys\n"
+        "sys.argv = ['planner', 'solve', '--help']\n"
+        "with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):\n    main()"
+    )
+    assert loaded_by(code) & {"numba", "matplotlib", *NOWHERE} == set()
+
+
 def test_solve_loads_no_heavy_library() -> None:
     code = (
         "import planner\nplanner.solve, planner.load_plan\nimport planner.report.terminal, planner.cli.solve"
     )
     loaded = loaded_by(code)
     assert "pulp" in loaded
-    assert loaded & set(NOWHERE) == set()
+    assert loaded & {"numba", "matplotlib", *NOWHERE} == set()
 
 
 # --------------------------------------------------------------------------------------------

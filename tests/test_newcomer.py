@@ -31,7 +31,7 @@ def scenario(**changes: Any) -> dict[str, Any]:
 
 
 def plan_of(**changes: Any) -> Plan:
-    return solve(scenario_from_text(dump_yaml(scenario(**changes))), SolveOptions(alternatives=False))
+    return solve(scenario_from_text(dump_yaml(scenario(**changes))), SolveOptions(alternatives=False, verify=False))
 
 
 def holds(plan: Plan) -> bool:

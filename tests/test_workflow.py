@@ -23,8 +23,8 @@ from planner.specs import Metric, Objective, Phase
 from planner.transformer import prefill_flop
 from planner.workflow import solve
 
-QUICK = SolveOptions(alternatives=False)
-EXACT = SolveOptions(alternatives=False, gap=0.0)
+QUICK = SolveOptions(alternatives=False, verify=False)
+EXACT = SolveOptions(alternatives=False, verify=False, gap=0.0)
 EXAMPLES = Path(__file__).parents[1] / "examples"
 H100 = {"gpu": "h100-sxm", "price_per_gpu_hour": 3.0, "max_gpus": 64, "network_gbps_per_gpu": 400}
 A100 = {"gpu": "a100-80gb-sxm", "price_per_gpu_hour": 1.5, "max_gpus": 64, "network_gbps_per_gpu": 200}
@@ -337,7 +337,7 @@ def test_ttft_below_the_time_of_one_prompt_is_no_matter_of_replicas(scenario):
 def _base_plan() -> Plan:
     from conftest import SCENARIO
 
-    return solve(load(SCENARIO))
+    return solve(load(SCENARIO), SolveOptions(verify=False))
 
 
 def test_a_plan_says_what_it_answers(scenario):
@@ -407,7 +407,7 @@ def test_stages_are_told():
     from conftest import SCENARIO
 
     told: list[str] = []
-    solve(load(SCENARIO | {"options": {"max_tp": 1}}), SolveOptions(on_stage=told.append))
+    solve(load(SCENARIO | {"options": {"max_tp": 1}}), SolveOptions(on_stage=told.append, verify=False))
     assert told == [
         "evaluating candidates",
         "solving the integer program",
@@ -418,7 +418,7 @@ def test_stages_are_told():
 
 def test_the_program_is_saved(scenario, tmp_path):
     path = tmp_path / "program.lp"
-    solve(scenario(options={"max_tp": 1}), SolveOptions(alternatives=False, save_lp=path))
+    solve(scenario(options={"max_tp": 1}), SolveOptions(alternatives=False, verify=False, save_lp=path))
     assert "demand" in path.read_text()
 
 

@@ -19,11 +19,20 @@ from planner.errors import PlannerError
 
 _COMMANDS = {
     "solve": ("planner.cli.solve", "Find the cheapest fleet that meets a scenario."),
+    "simulate": ("planner.cli.simulate", "Will it hold? Requests through the fleet of a plan."),
+    "evaluate": (
+        "planner.cli.simulate",
+        "The most that a fleet carries within its SLOs.",
+    ),
     "predict": ("planner.cli.predict", "TTFT and TPOT of one configuration, by operator."),
     "memory": ("planner.cli.memory", "What fits on each GPU of a replica, line by line."),
     "models": ("planner.cli.look_up", "Models that are known by name, and facts of any model."),
     "gpus": ("planner.cli.look_up", "GPU profiles: peaks, calibration and where they come from."),
     "workload": ("planner.cli.workload", "Rate, burstiness, lengths and prefix reuse of a request trace."),
+    "timeline": (
+        "planner.cli.timeline",
+        "Prefill, decode, stalls and KV transfer of requests, as a picture.",
+    ),
     "schema": ("planner.cli.look_up", "JSON Schemas of the files, for editors."),
 }
 _INTERRUPTED = 130

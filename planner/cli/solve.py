@@ -8,9 +8,9 @@ import click
 
 from planner.cli.output import echo_json, progress, width
 from planner.documents.files import check_writable, read_text, write_text_atomic
-from planner.documents.plan import dump_plan, plan_to_document
+from planner.documents.plan import dump_plan, plan_to_document, rebased
 from planner.documents.scenario import LoadedScenario, read_scenario, scenario_from_text
-from planner.errors import SpecError
+from planner.errors import SpecError, VerificationError
 from planner.plan import Plan
 from planner.search import DEFAULT_GAP, SolveOptions
 from planner.units import SECONDS_PER_HOUR
@@ -30,7 +30,8 @@ def _seconds(context: click.Context, parameter: click.Parameter, value: float | 
 @click.argument("scenario", type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the plan here (YAML).")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON instead of tables.")
-@click.option("--no-verify", is_flag=True, help="No effect yet: plans are not simulated.")
+@click.option("--no-verify", is_flag=True, help="Do not simulate the plan, nor correct capacities by it.")
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, help="Of the simulated requests.")
 @click.option("--solver", type=click.Choice(["highs", "cbc"]), default="highs", show_default=True)
 @click.option("--time-limit", type=float, callback=_seconds, metavar="S", help="Of one program. [s]")
 @click.option(
@@ -48,6 +49,7 @@ def solve(
     output: Path | None,
     as_json: bool,
     no_verify: bool,
+    seed: int,
     solver: str,
     time_limit: float | None,
     gap: float,
@@ -57,10 +59,10 @@ def solve(
 ) -> None:
     """Find the cheapest fleet that meets SCENARIO (a YAML file, - for standard input).
 
-    Prints the pools, predicted TTFT and TPOT against the SLOs, cost, and the best colocated and
-    single-GPU-type plans beside it.
+    Prints the pools, TTFT and TPOT against the SLOs, cost, and the best colocated and single-GPU-type
+    plans beside it. The plan is simulated, and solved again with corrected capacities where it does not
+    hold; exit code 5: the plan that is printed still misses an SLO.
     """
-    del no_verify  # plans are not simulated yet; the flag is part of the command's contract
     for path in (output, save_lp):
         if path is not None:
             check_writable(path)
@@ -73,12 +75,18 @@ def solve(
             gap=gap,
             save_lp=save_lp,
             alternatives=not no_alternatives,
+            verify=not no_verify,
+            seed=seed,
             on_stage=on_stage,
         )
         plan = solve_scenario(loaded, options)
     if output is not None:
-        write_text_atomic(output, dump_plan(plan, reproducible=reproducible))
+        written = rebased(plan, _folder(scenario), output.resolve().parent)
+        write_text_atomic(output, dump_plan(written, reproducible=reproducible))
     _print(plan, as_json, output, reproducible)
+    if plan.verification is not None and not plan.verification.passed:
+        missed = "; ".join(plan.verification.details["failures"])
+        raise VerificationError(f"the plan does not hold in simulation: {missed}")
 
 
 def _refuse_the_same(scenario: Path, *outputs: Path | None) -> None:
@@ -92,10 +100,14 @@ def _refuse_the_same(scenario: Path, *outputs: Path | None) -> None:
         taken.append(path.resolve())
 
 
+def _folder(scenario: Path) -> Path:
+    return Path() if str(scenario) == "-" else scenario.parent
+
+
 def _read(scenario: Path) -> LoadedScenario:
     if str(scenario) != "-":
         return read_scenario(scenario)
-    return scenario_from_text(read_text("/dev/stdin"), "standard input", folder=Path())
+    return scenario_from_text(read_text("/dev/stdin"), "standard input", folder=_folder(scenario))
 
 
 def _print(plan: Plan, as_json: bool, output: Path | None, reproducible: bool) -> None:

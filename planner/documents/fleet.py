@@ -31,7 +31,9 @@ from planner.documents.scenario import (
     bytes_per_second,
     check_demand,
     look_up_demand,
+    own_lengths,
     precision_of,
+    replays,
     reporting,
     service_of,
     text_at,
@@ -62,6 +64,7 @@ from planner.specs import (
     Slo,
     Workload,
 )
+from planner.traces import Trace
 from planner.transformer import equivalent_tokens
 from planner.units import GIB
 
@@ -88,6 +91,10 @@ class LoadedFleet:
         file says nothing. Ranges of a pool leave no prompt out, and may overlap. [tok]
     document : mapping
         The file as read.
+    trace : Trace or None
+        Requests that lengths are drawn from.
+    replay : bool
+        Whether a simulation plays them as they came.
     """
 
     fleet: Fleet
@@ -96,6 +103,8 @@ class LoadedFleet:
     names: tuple[str, ...]
     input_ranges: tuple[tuple[float, float], ...]
     document: Mapping[str, Any]
+    trace: Trace | None = None
+    replay: bool = False
 
     @property
     def slo(self) -> Slo:
@@ -157,6 +166,8 @@ def fleet_from_text(text: str, source_name: str = "fleet", *, folder: Path | Non
         names=_names(groups),
         input_ranges=tuple((group.low, group.high) for group in groups),
         document=tree.raw,
+        trace=named.trace if own_lengths(document.workload) else None,
+        replay=replays(document.workload),
     )
 
 

@@ -7,15 +7,17 @@ not finite (no bound was proven, a queue without end) is written as null.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
-from dataclasses import asdict
+from copy import deepcopy
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from planner import __version__
-from planner.documents.files import read_text
+from planner.documents.files import read_text, resolved_path
 from planner.documents.plan_schema import (
     SCHEMA_VERSION,
     AlternativeDocument,
@@ -90,6 +92,20 @@ def plan_to_document(plan: Plan, reproducible: bool = False) -> dict[str, Any]:
         },
         "scenario": dict(plan.scenario),
     }
+
+
+def rebased(plan: Plan, old: Path, new: Path) -> Plan:
+    """The plan with the files of its scenario named as seen from the folder `new` instead of `old`."""
+    if old.resolve() == new.resolve() or not plan.scenario:
+        return plan
+    scenario = deepcopy(dict(plan.scenario))
+    workload, fleet = scenario.get("workload", {}), scenario.get("fleet", [])
+    places = [(scenario, "model"), (workload, "trace"), (workload, "preset"), *((i, "gpu") for i in fleet)]
+    for owner, key in places:
+        name = owner.get(key)
+        if isinstance(name, str) and (path := resolved_path(name, old)).exists():
+            owner[key] = os.path.relpath(path.resolve(), new.resolve())
+    return replace(plan, scenario=scenario)
 
 
 def _group_out(group: Group) -> dict[str, Any]:
@@ -174,6 +190,7 @@ def _alternative_out(alternative: Alternative) -> dict[str, Any]:
         "value": _number(alternative.value),
         "summary": alternative.summary,
         "reason": alternative.reason,
+        "verified": alternative.verified,
     }
 
 
@@ -343,6 +360,7 @@ def _alternative_in(document: AlternativeDocument) -> Alternative:
         cost=document.cost_per_hour,
         summary=document.summary,
         reason=document.reason,
+        verified=document.verified,
     )
 
 

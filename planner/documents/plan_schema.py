@@ -157,6 +157,9 @@ class AlternativeDocument(DocumentModel):
     value: float | None = Field(default=None, description="In the unit of the objective; null: infeasible.")
     summary: str = Field(description="What it consists of.")
     reason: str = Field(default="", description="Why it is infeasible.")
+    verified: bool | None = Field(
+        default=None, description="Whether it holds in simulation; null: not simulated."
+    )
 
 
 class VerificationDocument(DocumentModel):

@@ -261,7 +261,7 @@ class LoadedScenario:
     Attributes
     ----------
     trace : Trace or None
-        Requests that its workload was taken from.
+        Requests that lengths are drawn from; None where the scenario gives lengths of its own.
     replay : bool
         Whether a simulation plays them as they came: the scenario asks for no other arrivals and lengths.
     """
@@ -314,7 +314,10 @@ def scenario_from_text(
         source=source_name,
     )
     return LoadedScenario(
-        scenario=scenario, document=tree.raw, trace=named.trace, replay=replays(document.workload)
+        scenario=scenario,
+        document=tree.raw,
+        trace=named.trace if own_lengths(document.workload) else None,
+        replay=replays(document.workload),
     )
 
 
@@ -358,8 +361,13 @@ def workload_of(document: WorkloadDocument, preset: catalog.TrafficPreset | None
 
 def replays(document: WorkloadDocument) -> bool:
     """Whether a trace's requests are served as they came: neither arrivals nor lengths are given anew."""
-    own = document.input_tokens is None and document.output_tokens is None
-    return document.trace is not None and document.arrivals in (None, TRACE) and own
+    return document.arrivals in (None, TRACE) and own_lengths(document)
+
+
+def own_lengths(document: WorkloadDocument) -> bool:
+    """Whether lengths are those of the trace itself."""
+    given = document.input_tokens is not None or document.output_tokens is not None
+    return document.trace is not None and not given
 
 
 def _prefix_note(document: WorkloadDocument, preset: catalog.TrafficPreset | None) -> str:

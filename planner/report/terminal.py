@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -38,12 +38,12 @@ _BINDS = {
 }
 
 
-def _console(width: int) -> Console:
-    # no markup: names and reasons may hold square brackets
+def plain_console(width: int) -> Console:
+    """A console for plain text: names and reasons may hold square brackets."""
     return Console(width=max(width, NARROWEST), highlight=False, markup=False, emoji=False)
 
 
-def _print_fitting(
+def print_fitting(
     console: Console, build: Callable[[frozenset[str]], Table], optional: Sequence[str]
 ) -> None:
     """Print the table that `build` makes, leaving out `optional` columns, first ones first, until it fits."""
@@ -55,7 +55,8 @@ def _print_fitting(
             return
 
 
-def _table(*columns: str, right: Sequence[str] = ()) -> Table:
+def plain_table(*columns: str, right: Sequence[str] = ()) -> Table:
+    """A table without lines; columns named in `right` are aligned there."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for name in columns:
         table.add_column(name, justify="right" if name in right else "left", overflow="fold")
@@ -64,14 +65,15 @@ def _table(*columns: str, right: Sequence[str] = ()) -> Table:
 
 def print_plan(plan: Plan, width: int) -> None:
     """The plan in sections: pools, latencies against SLOs, cost, alternatives, notes."""
-    console = _console(width)
+    console = plain_console(width)
     for prediction in plan.predictions:
         _print_head(console, plan, prediction)
-    _print_fitting(console, lambda without: _groups_table(plan.groups, without), ("busy", "batch", "req/s"))
+    print_fitting(console, lambda without: _groups_table(plan.groups, without), ("busy", "batch", "req/s"))
     for prediction in plan.predictions:
         console.print()
         _print_latencies(console, prediction)
-        _print_slos(console, prediction)
+        _print_simulated(console, plan, _STATISTICS)
+        _print_slos(console, plan, prediction)
     console.print()
     _print_cost(console, plan)
     if plan.alternatives:
@@ -89,7 +91,7 @@ def _print_head(console: Console, plan: Plan, prediction: ServicePrediction) -> 
     precision = f"{first.precision.weights} weights, {first.precision.kv_cache} KV cache"
     console.print(Text(prediction.service, style="bold"))
     engine = f"{plan.engine} {plan.engine_version}"
-    console.print(f"{precision}; {engine}; {_figure(prediction.request_rate)} req/s; {_pools(plan)}\n")
+    console.print(f"{precision}; {engine}; {figure(prediction.request_rate)} req/s; {_pools(plan)}\n")
 
 
 def _pools(plan: Plan) -> str:
@@ -98,14 +100,14 @@ def _pools(plan: Plan) -> str:
 
 def _groups_table(groups: Sequence[Group], without: frozenset[str]) -> Table:
     numbers = [n for n in ("GPUs", "req/s", "load", "busy", "batch", "$/h") if n not in without]
-    table = _table("pool", "GPU", "replicas", *numbers, "binds", right=numbers)
+    table = plain_table("pool", "GPU", "replicas", *numbers, "binds", right=numbers)
     for g in groups:
         cells = {
             "GPUs": str(g.num_gpus),
-            "req/s": _figure(g.request_rate, 3),
+            "req/s": figure(g.request_rate, 3),
             "load": f"{g.utilization:.0%}",
             "busy": f"{g.busy:.0%}",
-            "batch": _figure(g.mean_batch, 3),
+            "batch": figure(g.mean_batch, 3),
             "$/h": _money(g.cost),
         }
         table.add_row(
@@ -121,12 +123,12 @@ def _groups_table(groups: Sequence[Group], without: frozenset[str]) -> Table:
 def _print_latencies(console: Console, prediction: ServicePrediction) -> None:
     asked = {str(t.statistic) for t in prediction.slo}
     optional = [name for name in ("p95", "p50", "mean", "p90", "p99") if name not in asked]
-    _print_fitting(console, lambda without: _latency_table(prediction, without), optional)
+    print_fitting(console, lambda without: _latency_table(prediction, without), optional)
 
 
 def _latency_table(prediction: ServicePrediction, without: frozenset[str]) -> Table:
     names = [name for name in _STATISTICS if name not in without]
-    table = _table("predicted [ms]", *names, right=names)
+    table = plain_table("predicted [ms]", *names, right=names)
     for latency in (prediction.ttft, prediction.tpot):
         expected, low, high = (_values(x, names) for x in (latency.expected, latency.low, latency.high))
         table.add_row(latency.metric.upper(), *(_milliseconds(v) for v in expected))
@@ -142,17 +144,46 @@ def _values(summary: LatencySummary, names: Sequence[str]) -> list[float]:
     return [getattr(summary, name) for name in names]
 
 
-def _print_slos(console: Console, prediction: ServicePrediction) -> None:
+def _print_slos(console: Console, plan: Plan, prediction: ServicePrediction) -> None:
+    """What each SLO comes to: as simulated where the plan was, else as predicted."""
+    simulated = _simulated_by_slo(plan)
     for target in prediction.slo:
         latency = prediction.ttft if target.metric is Metric.TTFT else prediction.tpot
-        value = getattr(latency.expected, target.statistic)
         planned = getattr(latency.planned, target.statistic)
-        met = planned <= target.limit
-        text = (
-            f"{target}: {_milliseconds(value)} ms expected, {_milliseconds(planned)} ms "
-            f"at the error planned for, {_margin(planned, target)}"
-        )
+        expected = _milliseconds(getattr(latency.expected, target.statistic))
+        seen = simulated.get((target.metric.value, target.statistic.value))
+        if seen is None:
+            met = planned <= target.limit
+            found = f"{_milliseconds(planned)} ms at the error planned for, {_margin(planned, target)}"
+        else:
+            value = math.inf if seen["value_ms"] is None else seen["value_ms"] * MILLI
+            met = seen["met"]
+            found = f"{_milliseconds(value)} ms simulated at the error planned for, {_margin(value, target)}"
+        text = f"{target}: {expected} ms expected, {found}"
         console.print(Text(f"{'meets ' if met else 'MISSES'} {text}", style="green" if met else "red"))
+
+
+def _simulated_by_slo(plan: Plan) -> dict[tuple[str, str], Mapping[str, Any]]:
+    checks = () if plan.verification is None else plan.verification.details.get("slo", ())
+    return {(check["metric"], check["statistic"]): check for check in checks}
+
+
+def _print_simulated(console: Console, plan: Plan, shown: Sequence[str]) -> None:
+    """Latencies of the simulated plan, under the predicted ones."""
+    if plan.verification is None:
+        return
+    facts = plan.verification.details
+    table = plain_table("simulated [ms]", *shown, right=shown)
+    for name in ("ttft", "tpot"):
+        values = facts[f"{name}_ms"]
+        table.add_row(name.upper(), *(_thousandths(values[s]) for s in shown))
+    console.print(table)
+    error = f"{facts['confidence']:.0%} quantile of the model error"
+    console.print(Text(f"{facts['requests']:,} requests, {facts['source']}; {error}", style="dim"))
+
+
+def _thousandths(value: float | None) -> str:
+    return _milliseconds(math.inf if value is None else value * MILLI)
 
 
 def _margin(value: float, target: SloTarget) -> str:
@@ -186,15 +217,19 @@ def _print_cost(console: Console, plan: Plan) -> None:
             )
             priced = [f"${value:.3g} {name}" for value, name in parts if value is not None]
             console.print("per million tokens: " + ", or ".join(priced))
-    console.print(f"power {_figure(plan.power / KILO, 3)} kW (TDP of what is paid for)")
+    console.print(f"power {figure(plan.power / KILO, 3)} kW (TDP of what is paid for)")
 
 
 def _alternatives_table(plan: Plan) -> Table:
     unit = _unit(plan.objective)
-    table = _table("beside it", unit, "against plan", "fleet", right=(unit, "against plan"))
+    simulated = any(a.verified is not None for a in plan.alternatives)
+    columns = ("simulated",) if simulated else ()
+    table = plain_table("beside it", unit, "against plan", *columns, "fleet", right=(unit, "against plan"))
     for a in plan.alternatives:
-        value = "none" if a.value is None else _figure(a.value)
-        table.add_row(a.name, value, _against(plan, a), a.summary if not a.reason else a.reason)
+        value = "none" if a.value is None else figure(a.value)
+        verdict = {True: "holds", False: "fails", None: "no"}[a.verified]
+        fleet = a.summary if not a.reason else a.reason
+        table.add_row(a.name, value, _against(plan, a), *((verdict,) if simulated else ()), fleet)
     return table
 
 
@@ -223,7 +258,7 @@ def _verdict(plan: Plan) -> list[str]:
     other = by_name.get(other_name)
     if other is None:
         return []
-    mine = f"{_figure(plan.value)} {_unit(plan.objective)}"
+    mine = f"{figure(plan.value)} {_unit(plan.objective)}"
     word = "colocated serving" if plan.pool(Phase.COLOCATED) else "disaggregation"
     rival = other_name.removeprefix("best ")
     if other.value is None:
@@ -231,14 +266,14 @@ def _verdict(plan: Plan) -> list[str]:
     if math.isclose(other.value, plan.value, rel_tol=MILLI / 2):
         return [f"{word} and {rival} serving come to the same {mine}"]
     advice = "do not disaggregate: " if plan.pool(Phase.COLOCATED) else ""
-    return [f"{advice}{word} wins, {mine} against {_figure(other.value)} {rival}"]
+    return [f"{advice}{word} wins, {mine} against {figure(other.value)} {rival}"]
 
 
 def _print_search(console: Console, plan: Plan) -> None:
     proven = "proven" if plan.status is PlanStatus.OPTIMAL else "stopped early, at most"
-    verified = "not simulated" if plan.verification is None else (
-        "passed in simulation" if plan.verification.passed else "FAILED in simulation"
-    )  # fmt: skip
+    verified = "not simulated"
+    if plan.verification is not None:
+        verified = "holds in simulation" if plan.verification.passed else "DOES NOT HOLD in simulation"
     console.print(f"\n{proven} within {plan.gap:.2%} of the best; {verified}")
 
 
@@ -249,7 +284,7 @@ def _milliseconds(seconds: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _figure(value: float, digits: int = 4) -> str:
+def figure(value: float, digits: int = 4) -> str:
     """A number with some significant digits, and all digits before the point."""
     return f"{value:,.0f}" if abs(value) >= 10**digits else f"{value:.{digits}g}"
 
@@ -264,17 +299,17 @@ def _money(value: float | None) -> str:
 
 def print_prediction(configuration: Configuration, load: Load, p: Prediction, width: int) -> None:
     """Latencies, memory and the time of each operator."""
-    console = _console(width)
+    console = plain_console(width)
     console.print(Text(_title(configuration), style="bold"))
     offered = f"{load.concurrency:g} clients" if load.concurrency is not None else f"{load.rate:g} req/s"
     console.print(f"{load.isl:,.6g} tokens in, {load.osl:,.6g} out; {offered}; {configuration.engine.name}\n")
-    table = _table("", "mean [ms]", "80 % interval", right=("mean [ms]", "80 % interval"))
+    table = plain_table("", "mean [ms]", "80 % interval", right=("mean [ms]", "80 % interval"))
     for name, value, (low, high) in (("TTFT", p.ttft, p.ttft_range), ("TPOT", p.tpot, p.tpot_range)):
         table.add_row(name, _milliseconds(value), f"{_milliseconds(low)}-{_milliseconds(high)}")
     console.print(table)
     console.print(
-        f"{_figure(p.rate, 3)} req/s, {p.rate * load.osl:,.0f} output tok/s, "
-        f"{_figure(p.batch, 3)} sequences per decode step"
+        f"{figure(p.rate, 3)} req/s, {p.rate * load.osl:,.0f} output tok/s, "
+        f"{figure(p.batch, 3)} sequences per decode step"
     )
     m = p.memory
     console.print(
@@ -300,7 +335,7 @@ def _title(c: Configuration) -> str:
 
 def _operators_table(title: str, operators: Sequence[OperatorTime]) -> Table:
     total = math.fsum(o.time for o in operators)
-    table = _table(title, "ms", "share", right=("ms", "share"))
+    table = plain_table(title, "ms", "share", right=("ms", "share"))
     for o in sorted(operators, key=lambda o: -o.time):
         table.add_row(o.name, f"{o.time / MILLI:.3f}", f"{o.time / total:.0%}")
     table.add_row(Text("in all", style="bold"), f"{total / MILLI:.3f}", "")
@@ -313,15 +348,15 @@ def _operators_table(title: str, operators: Sequence[OperatorTime]) -> Table:
 
 def print_models(facts: Sequence[dict[str, Any]], width: int) -> None:
     """One row per model; columns that do not fit are left out."""
-    _print_fitting(
-        _console(width), lambda without: _models_table(facts, without), ("format", "MB/seq", "active")
+    print_fitting(
+        plain_console(width), lambda without: _models_table(facts, without), ("format", "MB/seq", "active")
     )
 
 
 def _models_table(facts: Sequence[dict[str, Any]], without: frozenset[str]) -> Table:
     names = ("parameters", "active", "format", "KV B/token", "MB/seq", "context")
     columns = [n for n in names if n not in without]
-    table = _table("model", *columns, "TP", right=[n for n in columns if n != "format"])
+    table = plain_table("model", *columns, "TP", right=[n for n in columns if n != "format"])
     for f in facts:
         sparse = f["active_parameters"] < f["parameters"]
         kept = f["kv_bytes_per_sequence"]
@@ -341,8 +376,8 @@ def _models_table(facts: Sequence[dict[str, Any]], without: frozenset[str]) -> T
 def print_gpus(facts: Sequence[dict[str, Any]], width: int) -> None:
     """One line per GPU, under its vendor and architecture."""
     ordered = sorted(facts, key=lambda f: (f["vendor"], f["architecture"], f["name"]))
-    console = _console(width)
-    _print_fitting(console, lambda without: _gpus_table(ordered, without), ("W", "fp4", "fp8", "link [GB/s]"))
+    console = plain_console(width)
+    print_fitting(console, lambda without: _gpus_table(ordered, without), ("W", "fp4", "fp8", "link [GB/s]"))
     console.print("\n16 bit, fp8, fp4: dense TFLOP/s")
     if any("bf16" not in f["peak_tflops"] for f in facts):
         console.print("* no bf16: models run in fp16")
@@ -351,7 +386,7 @@ def print_gpus(facts: Sequence[dict[str, Any]], width: int) -> None:
 def _gpus_table(facts: Sequence[dict[str, Any]], without: frozenset[str]) -> Table:
     numbers = ("16 bit", "fp8", "fp4", "GB/s", "GiB", "W")
     kept = [c for c in (*numbers, "link [GB/s]", "calibration") if c not in without]
-    table = _table("GPU", *kept, right=numbers)
+    table = plain_table("GPU", *kept, right=numbers)
     group = ""
     for f in facts:
         peak, before = f["peak_tflops"], group
@@ -381,13 +416,13 @@ def _rounded_link(text: str) -> str:
 def print_instances(facts: Sequence[dict[str, Any]], width: int) -> None:
     """Rented servers, prices per GPU."""
     optional = ("vCPU", "network", "region", "spot", "Gbit/s", "date")
-    _print_fitting(_console(width), lambda without: _instances_table(facts, without), optional)
+    print_fitting(plain_console(width), lambda without: _instances_table(facts, without), optional)
 
 
 def _instances_table(facts: Sequence[dict[str, Any]], without: frozenset[str]) -> Table:
     columns = ("instance", "GPU", "GPUs", "$/GPU/h", "spot", "Gbit/s", "network", "vCPU", "region")
     kept = [c for c in (*columns, "date", "status") if c not in without]
-    table = _table(*kept, right=("GPUs", "$/GPU/h", "spot", "Gbit/s", "vCPU"))
+    table = plain_table(*kept, right=("GPUs", "$/GPU/h", "spot", "Gbit/s", "vCPU"))
     for f in facts:
         cells = {
             "instance": f["instance"],
@@ -412,7 +447,7 @@ def _known(value: float | None, form: str) -> str:
 
 def print_memory(document: dict[str, Any], width: int) -> None:
     """The memory of a replica's GPUs, stage by stage and line by line."""
-    console = _console(width)
+    console = plain_console(width)
     sizes = document["parallelism"]
     layout = " ".join(f"{name.upper()}{n}" for name, n in sizes.items() if n > 1 or name == "tp")
     formats = document["precision"]
@@ -426,7 +461,7 @@ def print_memory(document: dict[str, Any], width: int) -> None:
     )
     stages = document["stages"]
     names = [f"stage {i + 1}" if len(stages) > 1 else "GiB per GPU" for i in range(len(stages))]
-    table = _table("", *names, right=names)
+    table = plain_table("", *names, right=names)
     table.add_row("layers", *(str(stage["layers"]) for stage in stages))
     for key in ("usable", "weights", "activations", "reserved", "kv_cache"):
         label = {"kv_cache": "left for KV cache"}.get(key, key)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -10,8 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from planner.documents.files import file_error, write_bytes_atomic
-from planner.errors import SpecError
+from planner.report.figures import DECODE, DIM, INK, PALE, POINTS, PREFILL, TRANSFER, save_figure
 from planner.report.timeline_text import LABELS, segments_of_first, unit_name
 from planner.simulator.timeline import Activity, Segment, Timeline
 
@@ -24,33 +22,17 @@ _HEAD, _BETWEEN, _FOOT = 0.45, 0.55, 0.95  # above, between and below panels [in
 _LEGEND = 0.15  # from the bottom [inch]
 _PAD, _TOKENS = 7.0, 42.0  # from a panel up to its title, and right to the end of token counts [points]
 _ROW_HEIGHTS = ((12, 0.32), (24, 0.25), (math.inf, 0.19))  # of a row, in panels of up to so many [inch]
-_DOTS = 160  # per inch
-_POINTS = 72  # per inch
 _BAR = 0.7  # share of a row
 _MAX_CELLS = 80  # ticks of a window that are drawn as a cell each
 _THIN = 3.0  # bars below this width have no outlines, which would cover them [points]
 _ARRIVAL = 1.6  # width of its mark [points]
-_INK, _GREY = "#262626", "#8c8c8c"
 _FACES = {
-    Activity.PREFILL: "#f08a24",
-    Activity.DECODE: "#2f6fb4",
+    Activity.PREFILL: PREFILL,
+    Activity.DECODE: DECODE,
     Activity.STALL: "#ffffff",
-    Activity.TRANSFER: "#3a9d5d",
+    Activity.TRANSFER: TRANSFER,
     Activity.QUEUED: "#d4d4d4",
 }
-_STYLE: dict[str, Any] = {
-    "font.size": 9,
-    "text.color": _INK,
-    "axes.labelcolor": _INK,
-    "xtick.labelcolor": _INK,
-    "ytick.labelcolor": _INK,
-    "xtick.color": _GREY,
-    "axes.edgecolor": _GREY,
-    "svg.fonttype": "none",  # text stays text
-    "svg.hashsalt": "planner",  # the same identifiers each time
-}
-_FORMATS = {".png": {"Software": None}, ".svg": {"Date": None}}
-"""Metadata that matplotlib is not to write, because they change, by suffix."""
 
 
 def save_timeline(timelines: Sequence[Timeline], path: Path, *, max_requests: int = 40) -> None:
@@ -63,19 +45,7 @@ def save_timeline(timelines: Sequence[Timeline], path: Path, *, max_requests: in
     SpecError
         The suffix is neither .png nor .svg, matplotlib is missing, or the file cannot be written.
     """
-    suffix = path.suffix.lower()
-    if suffix not in _FORMATS:
-        raise file_error(path, "is no plot", "the name has to end in .png or .svg")
-    try:
-        from matplotlib import figure, style  # slow, and not everybody has it
-    except ImportError as error:
-        raise SpecError(f"plots need matplotlib: pip install 'pd-planner[report]' ({error})") from None
-    data = io.BytesIO()
-    with style.context(["default", _STYLE]):  # whatever the user's matplotlibrc says
-        canvas = figure.Figure(dpi=_DOTS)
-        _draw(canvas, timelines, max_requests)
-        canvas.savefig(data, format=suffix[1:], metadata=_FORMATS[suffix])
-    write_bytes_atomic(path, data.getvalue())
+    save_figure(path, lambda figure: _draw(figure, timelines, max_requests))
 
 
 def _draw(figure: Figure, timelines: Sequence[Timeline], max_requests: int) -> None:
@@ -94,7 +64,7 @@ def _draw(figure: Figure, timelines: Sequence[Timeline], max_requests: int) -> N
         _draw_frame(axes, timeline)
         if number := len(timeline.arrivals[:max_requests]):
             _draw_bars(axes, timeline, number)
-            _draw_labels(axes, timeline, number, size=min(9.0, 0.55 * row_height * _POINTS))
+            _draw_labels(axes, timeline, number, size=min(9.0, 0.55 * row_height * POINTS))
         else:
             axes.set_yticks([])
             axes.text(0.5, 0.5, "no requests", transform=axes.transAxes, ha="center", va="center")
@@ -106,13 +76,13 @@ def _draw(figure: Figure, timelines: Sequence[Timeline], max_requests: int) -> N
 def _draw_frame(axes: Axes, timeline: Timeline) -> None:
     axes.set_title(timeline.title, loc="left", pad=_PAD, fontsize=10.5, fontweight="bold")
     axes.spines[["left", "right", "top"]].set_visible(False)
-    axes.grid(axis="x", color="#e8e8e8", linewidth=0.7)
+    axes.grid(axis="x", color=PALE, linewidth=0.7)
     axes.set_axisbelow(True)
     axes.locator_params(axis="x", integer=timeline.unit == "tick")
 
 
 def _draw_bars(axes: Axes, timeline: Timeline, number: int) -> None:
-    points = _PANEL * _POINTS / axes.get_xlim()[1]  # of a tick or second
+    points = _PANEL * POINTS / axes.get_xlim()[1]  # of a tick or second
     for row, segments in enumerate(segments_of_first(timeline, number)):
         spans: dict[tuple[Activity, bool], list[tuple[float, float]]] = {}
         for bar in (cell for segment in segments for cell in _cells(segment, timeline)):
@@ -123,7 +93,7 @@ def _draw_bars(axes: Axes, timeline: Timeline, number: int) -> None:
     for row, arrival in enumerate(timeline.arrivals[:number]):
         if arrival <= timeline.horizon:
             left = arrival - _ARRIVAL / 2 / points  # covers nothing of short bars
-            axes.vlines(left, row - 0.5, row + 0.5, color=_INK, linewidth=_ARRIVAL, clip_on=False, zorder=4)
+            axes.vlines(left, row - 0.5, row + 0.5, color=INK, linewidth=_ARRIVAL, clip_on=False, zorder=4)
 
 
 def _cells(segment: Segment, timeline: Timeline) -> Iterator[Segment]:
@@ -141,7 +111,7 @@ def _bar_style(activity: Activity, thin: bool) -> dict[str, Any]:
     if thin:
         return {**face, "linewidth": 0.0, "zorder": 3}  # above the outlines of others
     if activity is Activity.STALL:
-        return {**face, "edgecolor": "#6b6b6b", "linewidth": 0.9, "linestyle": (0, (1, 1.6)), "zorder": 2.5}
+        return {**face, "edgecolor": DIM, "linewidth": 0.9, "linestyle": (0, (1, 1.6)), "zorder": 2.5}
     return {**face, "edgecolor": "white", "linewidth": 0.8, "zorder": 2}
 
 
@@ -163,7 +133,7 @@ def _draw_labels(axes: Axes, timeline: Timeline, number: int, size: float) -> No
         )
     if number < len(timeline.arrivals):
         shown = f"first {number:,} of {len(timeline.arrivals):,} requests"
-        axes.set_title(shown, loc="right", pad=_PAD, fontsize=9, color="#6b6b6b")
+        axes.set_title(shown, loc="right", pad=_PAD, fontsize=9, color=DIM)
 
 
 def _draw_legend(figure: Figure, present: set[Activity], below: float) -> None:
@@ -175,7 +145,7 @@ def _draw_legend(figure: Figure, present: set[Activity], below: float) -> None:
         if activity in present
     ]
     mark: dict[str, Any] = {"marker": "|", "markersize": 11, "markeredgewidth": _ARRIVAL, "linestyle": "none"}
-    handles.append(lines.Line2D([], [], color=_INK, label="arrival", **mark))
+    handles.append(lines.Line2D([], [], color=INK, label="arrival", **mark))
     figure.legend(
         handles=handles,
         loc="lower center",

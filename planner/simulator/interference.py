@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.arrays import FloatArray
 from planner.errors import SpecError
 from planner.fleet import Deployed, Fleet
 from planner.simulator import kernel
 from planner.simulator.build import Setup, cluster_of, holdings
 from planner.simulator.cluster import Cluster, Holdings, Outcome, SimulatedGroup, run_cluster
+from planner.simulator.compiled import is_compiled
 from planner.simulator.requests import Requests
 from planner.simulator.tables import Grids, StepTables
 from planner.simulator.timeline import Activity, Segment, Timeline
@@ -26,8 +26,8 @@ from planner.specs import Phase, SchedulerPolicy
 from planner.transformer import equivalent_tokens
 
 MOST_REQUESTS = 40  # rows of a picture
-MOST_TICKS = 1000  # of an arrival, a prompt, a step, a transfer
-MOST_HORIZON = 10_000  # ticks
+MOST_TICKS = 500  # of a prompt, a step, a transfer
+MOST_HORIZON = 5000  # ticks
 
 _SHOWN = 6  # tokens of the last request that an example shows, where nobody says until when
 _ROOM = 0.25  # of a fleet's picture, after the last first token
@@ -41,6 +41,13 @@ _KINDS = {
 }
 _WAITING = (kernel.PENDING, kernel.WAITING, kernel.HANDED, kernel.SWAPPED)
 _Spans = list[tuple[Activity, float, float]]
+
+
+def stage() -> str:
+    """What the next simulation does first, for a progress line."""
+    if is_compiled(kernel.run):
+        return "simulating"
+    return "compiling the simulator, once on this machine (half a minute)"
 
 
 # --------------------------------------------------------------------------------------------
@@ -130,18 +137,46 @@ def _with_waits(spans: _Spans, arrival: float, end: float, colocated: bool) -> _
     return found
 
 
-def _run(
-    cluster: Cluster, requests: Requests, held: Holdings, title: str, unit: str, horizon: float, seed: int = 0
-) -> Timeline:
-    """The timeline of all requests up to a time, infinite for the end of the last one."""
-    activities = 2 * int(requests.isl.sum(dtype=np.int64) + requests.osl.sum(dtype=np.int64))
-    outcome = run_cluster(cluster, requests, held, seed=seed, samples=0, log_capacity=activities)
-    timeline = fleet_timeline(outcome, title, unit=unit)
-    if math.isinf(horizon):
-        return timeline
-    stopped = run_cluster(cluster, requests, held, seed=seed, samples=0, until=horizon)
-    segments = (replace(s, end=min(s.end, horizon)) for s in timeline.segments if s.start < horizon)
-    return replace(timeline, horizon=horizon, segments=tuple(segments), tokens=tuple(stopped.tokens.tolist()))
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Run:
+    """Requests on one cluster; `activities`: at least as many as there are to log."""
+
+    cluster: Cluster
+    requests: Requests
+    held: Holdings
+    activities: int
+    title: str
+    unit: str = "s"
+    seed: int = 0
+
+    def outcome(self, until: float = math.inf, log_capacity: int = 0) -> Outcome:
+        return run_cluster(
+            self.cluster,
+            self.requests,
+            self.held,
+            seed=self.seed,
+            until=until,
+            samples=0,
+            log_capacity=log_capacity,
+        )
+
+    def timeline(self, horizon: float = math.inf) -> Timeline:
+        """All requests up to a time, or to the end of the last one.
+
+        Steps are noted when they end. So the run that is drawn goes on to the end of all requests, and
+        another one, stopped at the horizon, says how many tokens there were.
+        """
+        timeline = fleet_timeline(self.outcome(log_capacity=self.activities), self.title, unit=self.unit)
+        if math.isinf(horizon):
+            return timeline
+        return replace(
+            timeline,
+            horizon=horizon,
+            segments=tuple(
+                replace(s, end=min(s.end, horizon)) for s in timeline.segments if s.start < horizon
+            ),
+            tokens=tuple(self.outcome(until=horizon).tokens.tolist()),
+        )
 
 
 # --------------------------------------------------------------------------------------------
@@ -185,7 +220,9 @@ def toy_timeline(
     """
     _check(arrivals, prefill, horizon, decode, transfer, chunk)
     number = len(arrivals)
-    per_tick, places = _tick_in_tokens(prefill, chunk if colocated else None)
+    chunk = chunk if colocated else None  # nothing else is in the steps of a prefill replica
+    per_tick, places = _tick_in_tokens(prefill, chunk)
+    budget = per_tick * (chunk or 1)
     isl = np.array([ticks * per_tick - spare for ticks, spare in zip(prefill, places, strict=True)])
     requests = Requests(
         arrival=np.array(arrivals, dtype=np.float64),
@@ -193,7 +230,7 @@ def toy_timeline(
         osl=np.full(number, horizon // decode + 2, np.int32),
         cached=np.zeros(number, np.int32),
     )
-    tables = _constant_tables(decode, number, per_tick, budget := per_tick * (chunk or 1))
+    tables = _constant_tables(decode, number, per_tick, budget)
 
     def replica(phase: Phase) -> SimulatedGroup:
         return SimulatedGroup(
@@ -210,17 +247,25 @@ def toy_timeline(
         )
 
     phases = (Phase.COLOCATED,) if colocated else (Phase.PREFILL, Phase.DECODE)
-    cluster = Cluster(
-        groups=tuple(replica(phase) for phase in phases),
-        grids=_GRIDS,
-        pair_rates=np.full((len(phases), len(phases)), np.inf),
+    if not colocated:
+        title = "disaggregated: one replica for prefill, one for decode"
+    elif chunk is None:
+        title = "colocated: one replica, prompts first"
+    else:
+        title = f"colocated: one replica, prompts in chunks of {chunk} tick" + ("s" if chunk > 1 else "")
+    run = _Run(
+        cluster=Cluster(
+            groups=tuple(replica(phase) for phase in phases),
+            grids=_GRIDS,
+            pair_rates=np.full((len(phases), len(phases)), np.inf),
+        ),
+        requests=requests,
+        held=Holdings.plain(np.ones(number, np.int32)),
+        activities=2 * (int(requests.osl.sum()) + sum(prefill) + number),
+        title=title,
+        unit="tick",
     )
-    held = Holdings.plain(np.ones(number, np.int32))
-    how = "prompts first" if chunk is None else f"chunks of {_ticks(chunk)}"
-    title = (
-        f"colocated: one replica, {how}" if colocated else "disaggregated: one replica prefills, one decodes"
-    )
-    return _run(cluster, requests, held, title, "tick", float(horizon))
+    return run.timeline(float(horizon))
 
 
 def toy_horizon(arrivals: Sequence[int], prefill: Sequence[int], decode: int, transfer: int) -> int:
@@ -247,16 +292,15 @@ def _check(
         raise SpecError(f"{len(arrivals)} requests arrive, and there are {len(prefill)} times of prefill")
     if list(arrivals) != sorted(arrivals):
         raise SpecError(f"arrivals must be in order, got {', '.join(map(str, arrivals))}")
-    bounds = [("arrivals", tick, 0) for tick in arrivals] + [("prefill", ticks, 1) for ticks in prefill]
-    bounds += [("decode", decode, 1), ("transfer", transfer, 0), ("chunk", 1 if chunk is None else chunk, 1)]
-    for name, ticks, least in bounds:
-        if not least <= ticks <= MOST_TICKS:
-            raise SpecError(f"{name} must be from {least} to {MOST_TICKS:,} ticks, got {ticks:,}")
-    if not arrivals[0] < horizon <= MOST_HORIZON:
-        raise SpecError(
-            f"horizon must be from {arrivals[0] + 1:,}, after the first arrival, to {MOST_HORIZON:,} ticks, "
-            f"got {horizon:,}"
-        )
+    bounds = [("arrivals", tick, 0, MOST_HORIZON - 1) for tick in arrivals]
+    bounds += [("prefill", ticks, 1, MOST_TICKS) for ticks in prefill]
+    bounds += [("decode", decode, 1, MOST_TICKS), ("transfer", transfer, 0, MOST_TICKS)]
+    bounds += [("chunk", 1 if chunk is None else chunk, 1, MOST_TICKS), ("horizon", horizon, 1, MOST_HORIZON)]
+    for name, ticks, least, most in bounds:
+        if not least <= ticks <= most:
+            raise SpecError(f"{name} must be from {least} to {most:,} ticks, got {ticks:,}")
+    if horizon <= arrivals[0]:
+        raise SpecError(f"horizon {horizon:,} is not after the first arrival, at {arrivals[0]:,}")
 
 
 def _tick_in_tokens(prefill: Sequence[int], chunk: int | None) -> tuple[int, list[int]]:
@@ -284,11 +328,11 @@ _GRIDS = Grids(contexts=np.array([0.0, 1.0]), queries=np.array([1.0, 2.0]), past
 def _constant_tables(decode: int, sequences: int, per_tick: int, budget: int) -> StepTables:
     """Steps that last as long whatever their batch and context, and prompts in ticks of their tokens."""
     nothing = np.zeros((sequences + 1, 2))
-    tokens = np.arange(budget + sequences + 1)
+    steps = np.concatenate([np.zeros((1, 2)), np.full((sequences, 2), float(decode))])
     return StepTables(
-        decode=np.concatenate([np.zeros((1, 2)), np.full((sequences, 2), float(decode))]),
-        beside=np.concatenate([np.zeros((1, 2)), np.full((sequences, 2), float(decode))]),
-        tokens=_rounded_up(tokens, per_tick),
+        decode=steps,
+        beside=steps,
+        tokens=np.ceil(np.arange(budget + sequences + 1) / per_tick),
         head=nothing[:, 0],
         attention=np.zeros((2, 2)),
         launch=0.0,
@@ -297,15 +341,6 @@ def _constant_tables(decode: int, sequences: int, per_tick: int, budget: int) ->
         decode_scale=1.0,
         prefill_scale=1.0,
     )
-
-
-def _rounded_up(tokens: np.ndarray, per_tick: int) -> FloatArray:
-    """Whole ticks. [tick]"""
-    return (-(-tokens // per_tick)).astype(np.float64)
-
-
-def _ticks(number: int) -> str:
-    return f"{number:,} tick" + ("s" if number != 1 else "")
 
 
 # --------------------------------------------------------------------------------------------
@@ -342,27 +377,26 @@ def fleet_timelines(
         raise SpecError(f"{requests.number:,} requests are too many for a picture; at most {MOST_REQUESTS}")
     first = float(requests.arrival[0])
     if horizon is not None and not first < horizon < math.inf:
-        raise SpecError(f"horizon must be after the first arrival, at {first:.3g} s, got {horizon:g}")
+        raise SpecError(f"horizon {horizon:g} s is not after the first arrival, at {first:.3g} s")
     runs = [
-        (cluster_of(fleet, setup), holdings(fleet, requests), fleet_title(fleet, setup))
+        _Run(
+            cluster=cluster_of(fleet, setup),
+            requests=requests,
+            held=holdings(fleet, requests),
+            activities=4 * int(requests.isl.sum(dtype=np.int64) + requests.osl.sum(dtype=np.int64)),
+            title=fleet_title(fleet, setup),
+            seed=seed,
+        )
         for fleet, setup in zip(fleets, setups, strict=True)
     ]
-    if horizon is None:
-        horizon = _window([_run(*_ordered(run, requests), "s", math.inf, seed) for run in runs])
-    return tuple(_run(*_ordered(run, requests), "s", horizon, seed) for run in runs)
-
-
-def _ordered(
-    run: tuple[Cluster, Holdings, str], requests: Requests
-) -> tuple[Cluster, Requests, Holdings, str]:
-    cluster, held, title = run
-    return cluster, requests, held, title
+    window = _window([run.timeline() for run in runs]) if horizon is None else horizon
+    return tuple(run.timeline(window) for run in runs)
 
 
 def _window(timelines: Sequence[Timeline]) -> float:
     """A time by which every request has decoded for a while, or is done. [s]"""
     last = max(
-        segment.start
+        segment.end
         for timeline in timelines
         for segment in timeline.segments
         if segment.activity in (Activity.PREFILL, Activity.TRANSFER)
@@ -403,7 +437,7 @@ def fleet_title(fleet: Fleet, setup: Setup) -> str:
     if fleet.pool(Phase.COLOCATED):
         chunked = (setup.policy or fleet.engine.scheduler) is not SchedulerPolicy.PREFILL_FIRST
         head, tail = "colocated: ", ", chunked prefill" if chunked else ", prompts first"
-        pools = [("both on", fleet.groups)]
+        pools = [("prefill and decode on", fleet.groups)]
     else:
         head, tail = "disaggregated: ", ""
         pools = [("prefill on", fleet.pool(Phase.PREFILL)), ("decode on", fleet.pool(Phase.DECODE))]

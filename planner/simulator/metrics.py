@@ -209,7 +209,7 @@ class SimulationResult:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Latencies:
+class Latencies:
     """Of each measured request; nan where it has none, inf where it was not served. [s]"""
 
     ttft: FloatArray
@@ -219,7 +219,7 @@ class _Latencies:
 
 def measure(outcome: Outcome, slo: Slo) -> SimulationResult:
     """Evaluate a run; a replayed trace is measured from its first request to its last."""
-    window = _window(outcome)
+    window = measured_window(outcome)
     records = outcome.request[window]
     latencies = _latencies(records)
     good = meets(latencies.ttft, latencies.tpot, slo)
@@ -270,7 +270,7 @@ def _mean(values: FloatArray) -> float:
 # Requests
 
 
-def _window(outcome: Outcome) -> slice:
+def measured_window(outcome: Outcome) -> slice:
     """Requests that count: neither those that find an empty fleet, nor those that end in one."""
     arrival, number = outcome.request["arrival"], outcome.requests.number
     if outcome.requests.replayed or number < 2 * BATCHES:
@@ -285,14 +285,19 @@ def _window(outcome: Outcome) -> slice:
     return slice(int(start), max(int(stop), int(start) + BATCHES))
 
 
-def _latencies(records: NDArray[Any]) -> _Latencies:
+def measured_latencies(outcome: Outcome) -> Latencies:
+    """Latencies of the requests that count, by arrival."""
+    return _latencies(outcome.request[measured_window(outcome)])
+
+
+def _latencies(records: NDArray[Any]) -> Latencies:
     lost = records["state"] != kernel.DONE
     ttft = np.where(np.isnan(records["first"]), math.inf, records["first"] - records["arrival"])
     several = np.maximum(records["osl"] - 1, 1)
     tpot = np.where(lost, math.inf, (records["last"] - records["first"]) / several)
     tpot = np.where(records["osl"] > 1, tpot, math.nan)
     e2e = np.where(lost, math.inf, records["last"] - records["arrival"])
-    return _Latencies(ttft, tpot, e2e)
+    return Latencies(ttft, tpot, e2e)
 
 
 def meets(ttft: FloatArray, tpot: FloatArray, slo: Slo) -> NDArray[np.bool_]:
@@ -354,9 +359,7 @@ def _check(target: SloTarget, measured: Measured) -> SloCheck:
     )
 
 
-def _classes(
-    records: NDArray[Any], latencies: _Latencies, good: NDArray[np.bool_]
-) -> tuple[ClassResult, ...]:
+def _classes(records: NDArray[Any], latencies: Latencies, good: NDArray[np.bool_]) -> tuple[ClassResult, ...]:
     isl = records["isl"]
     edges = np.unique([*np.quantile(isl, CLASS_EDGES, method="higher"), isl.max()])
     results, least = [], int(isl.min())

@@ -65,6 +65,7 @@ def simulate_fleet(
     *,
     number: int | None = None,
     names: Sequence[str] = (),
+    enough: Callable[[SimulationResult], bool] = lambda result: result.sure,
     on_stage: Stage = _quiet,
 ) -> SimulationResult:
     """Simulate a fleet and measure it against its service's SLOs.
@@ -74,13 +75,15 @@ def simulate_fleet(
     number : int, optional
         Requests. Default: as many as it takes to know every SLO's statistic to 2 % (half of the 95 %
         confidence interval), or to see one missed beyond doubt, and at most a million.
+    enough : callable
+        Another rule for when to stop.
     """
     slo = fleet.service.slo
     wanted = number or FEWEST_REQUESTS
     while True:
         outcome = run_fleet(fleet, source, wanted, setup, names=names, on_stage=on_stage)
         result = measure(outcome, slo)
-        if number is not None or not source.endless or result.sure or wanted >= MOST_REQUESTS:
+        if number is not None or not source.endless or enough(result) or wanted >= MOST_REQUESTS:
             return result
         wanted = min(max(_next_number(result, wanted), _long_enough(result)), MOST_REQUESTS)
         on_stage(f"simulating {wanted:,} requests")
@@ -105,21 +108,21 @@ def carried_scale(
     setup: Setup = PLAIN,
     *,
     most: float = 1.0,
-    number: int = FEWEST_REQUESTS,
-    accept: Callable[[SimulationResult], bool] = lambda result: result.passed,
+    known: bool | None = None,
     on_stage: Stage = _quiet,
 ) -> float:
     """Largest multiple of the source's rate that the fleet carries within its SLOs, up to `most`.
 
     Found by bisection with runs of equal length, to about 1 % of `most`; 0 where it carries hardly
-    anything.
+    anything. `known` tells whether it holds at `most`, where that has been seen already.
     """
 
     def holds(scale: float) -> bool:
-        result = simulate_fleet(fleet, source.scaled(scale), setup, number=number, on_stage=on_stage)
-        return accept(result)
+        return simulate_fleet(
+            fleet, source.scaled(scale), setup, number=FEWEST_REQUESTS, on_stage=on_stage
+        ).passed
 
-    if holds(most):
+    if holds(most) if known is None else known:
         return most
     low, high = most / 2, most
     while not holds(low):

@@ -1,0 +1,358 @@
+"""Fleets that stand: a plan read from its file, or one written by hand, under traffic of any kind."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from planner.documents.files import read_text
+from planner.documents.fleet import LoadedFleet, load_fleet
+from planner.documents.plan import load_plan
+from planner.documents.scenario import scenario_from_text
+from planner.documents.trace_file import read_trace
+from planner.documents.yaml_text import dump_yaml, parse_tree
+from planner.engines import load_engine
+from planner.errors import SpecError
+from planner.fleet import Deployed, Fleet
+from planner.latency import decode_step_time
+from planner.operators import ReplicaSet
+from planner.plan import Group, Plan
+from planner.queueing import normal_quantile
+from planner.simulator.build import PLAIN, Setup
+from planner.simulator.metrics import SimulationResult
+from planner.simulator.run import Stage, carried_scale, simulate_fleet
+from planner.simulator.source import RequestSource
+from planner.specs import Metric, Phase, Scenario, Service
+from planner.traces import Trace
+from planner.traffic import Traffic
+from planner.units import MEGA, SECONDS_PER_HOUR
+from planner.verification import blamed, source_of
+
+FIRST_RATE = 1.0  # tried where nobody says how many requests come [req/s]
+MOST_RATE = 2.0**20
+BEYOND = 1.05  # times the largest rate, at which is looked what breaks [1]
+_CONFIRM_STEP = 0.98
+_CONFIRMATIONS = 5
+_RATIO = 2.0
+_SHORT = 30_000  # requests of a run that only brackets
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Standing:
+    """A fleet with its names, traffic and the model error to judge it by.
+
+    Attributes
+    ----------
+    confidence : float
+        Quantile of the model error. [1]
+    cost : float or None
+        Of the fleet; None where a price is unknown. [USD/h]
+    offered : float or None
+        Rate that the file gives, if it gives one. [req/s]
+    input_ranges : tuple of (low, high)
+        Prompts that each group serves; empty: all. [tok]
+    """
+
+    fleet: Fleet
+    names: tuple[str, ...]
+    source: RequestSource
+    confidence: float
+    cost: float | None
+    offered: float | None
+    input_ranges: tuple[tuple[float, float], ...] = ()
+
+    def group(self, name: str) -> int:
+        """Index of a group by its name.
+
+        Raises
+        ------
+        SpecError
+        """
+        if name not in self.names:
+            raise SpecError(f"there is no group {name!r}; groups: {', '.join(self.names)}")
+        return self.names.index(name)
+
+
+# --------------------------------------------------------------------------------------------
+# From files
+
+
+def standing_plan(plan: Plan, folder: Path | None, source_name: str = "plan") -> Standing:
+    """The fleet of a plan, its groups as the plan has them; files of its scenario are relative to `folder`.
+
+    Raises
+    ------
+    SpecError
+        If the scenario of the plan cannot be read, or does not know a GPU of its groups.
+    """
+    if not plan.scenario:
+        raise SpecError(f"{source_name}: the plan does not hold the scenario that it answers")
+    loaded = scenario_from_text(dump_yaml(dict(plan.scenario)), f"scenario of {source_name}", folder=folder)
+    scenario = loaded.scenario
+    (service,) = scenario.services
+    rate = plan.predictions[0].request_rate
+    workload = replace(
+        service.workload, periods=tuple(replace(p, request_rate=rate) for p in service.workload.periods)
+    )
+    fleet = Fleet(
+        service=replace(service, workload=workload),
+        engine=load_engine(plan.engine),
+        groups=tuple(_deployed(scenario, group, source_name) for group in plan.groups),
+        routing=scenario.options.routing,
+    )
+    return Standing(
+        fleet=fleet,
+        names=tuple(group.name for group in plan.groups),
+        source=source_of(loaded, workload),
+        confidence=scenario.options.confidence,
+        cost=plan.cost,
+        offered=rate,
+    )
+
+
+def _deployed(scenario: Scenario, group: Group, source_name: str) -> Deployed:
+    item = next((item for item in scenario.fleet if item.gpu.name == group.gpu), None)
+    if item is None:
+        known = ", ".join(item.gpu.name for item in scenario.fleet)
+        raise SpecError(
+            f"{source_name}: group {group.name}: GPU {group.gpu!r} is not in its scenario ({known})"
+        )
+    if group.replicas < 1:
+        raise SpecError(f"{source_name}: group {group.name}: replicas must be at least 1")
+    return Deployed(
+        phase=group.phase,
+        item=item,
+        parallelism=group.parallelism,
+        replicas=group.replicas,
+        rate=group.request_rate,
+        token_budget=group.max_num_batched_tokens,
+        kv_tokens=group.kv_capacity,
+        max_num_seqs=group.max_num_seqs,
+    )
+
+
+def standing_fleet(loaded: LoadedFleet, seed: int = 0) -> Standing:
+    """A fleet from its own file; groups of a pool take load by what they can do."""
+    fleet = _weighted(loaded.fleet)
+    workload = fleet.service.workload
+    return Standing(
+        fleet=fleet,
+        names=loaded.names,
+        source=RequestSource(
+            workload=workload,
+            rate=loaded.request_rate or workload.request_rate,
+            trace=loaded.trace,
+            replay=loaded.replay,
+            seed=seed,
+        ),
+        confidence=loaded.confidence,
+        cost=loaded.cost,
+        offered=loaded.request_rate,
+        input_ranges=loaded.input_ranges,
+    )
+
+
+def _weighted(fleet: Fleet) -> Fleet:
+    """The fleet with the load of each decode pool split by speed, which a router that looks at the number of
+    sequences has to know."""
+    speeds = [_decode_speed(fleet, g) if g.phase is Phase.DECODE else 1.0 for g in fleet.groups]
+    total = sum(s * g.replicas for s, g in zip(speeds, fleet.groups, strict=True) if g.phase is Phase.DECODE)
+    rate = fleet.service.workload.request_rate
+    return replace(
+        fleet,
+        groups=tuple(
+            replace(g, rate=rate * s * g.replicas / total) if g.phase is Phase.DECODE else g
+            for s, g in zip(speeds, fleet.groups, strict=True)
+        ),
+    )
+
+
+def _decode_speed(fleet: Fleet, group: Deployed) -> float:
+    """Sequences of a replica at the largest batch within memory and the TPOT limits. [1]"""
+    service = fleet.service
+    traffic = Traffic.of_service(service)
+    most = max(min(group.max_num_seqs, int(group.kv_tokens / traffic.reserved)), 1)
+    r = ReplicaSet.of(service.model, service.precision, fleet.engine, [(group.item.gpu, group.parallelism)])
+    batch = np.arange(1.0, most + 1)
+    step = decode_step_time(r, batch[:, None], traffic.decode_context)[:, 0]
+    limit = min((t.limit for t in service.slo.of(Metric.TPOT)), default=math.inf)
+    within = np.flatnonzero(step <= limit)
+    at = int(within[-1]) if within.size else 0
+    return float(batch[at] / step[at])
+
+
+# --------------------------------------------------------------------------------------------
+# What a fleet carries
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Evaluation:
+    """The most that a fleet carries within its SLOs, and what stops it.
+
+    Attributes
+    ----------
+    request_rate : float
+        The most; 0: not even a hundredth of a request per second. [req/s]
+    at_most : SimulationResult or None
+        The fleet at that rate; None where it carries nothing.
+    at_offered : SimulationResult or None
+        At the rate that the file gives; None where it gives none.
+    beyond : SimulationResult
+        At 5 % more than the most.
+    breaks : tuple of Phase
+        Pools that fail there first.
+    gpus : int
+        In use.
+    cost : float or None
+        Of these. [USD/h]
+    """
+
+    request_rate: float
+    at_most: SimulationResult | None
+    at_offered: SimulationResult | None
+    beyond: SimulationResult
+    breaks: tuple[Phase, ...]
+    gpus: int
+    cost: float | None
+
+    def cost_per_million_tokens(self, service: Service) -> float | None:
+        """Input and output tokens together, at the largest rate. [USD]"""
+        lengths = service.workload.lengths
+        tokens = self.request_rate * (lengths.isl.mean + lengths.osl.mean) * SECONDS_PER_HOUR
+        return self.cost / tokens * MEGA if self.cost is not None and tokens else None
+
+
+def setup_of(standing: Standing, z: float) -> Setup:
+    """How a standing fleet is simulated by default."""
+    return Setup(z=z, input_ranges=standing.input_ranges)
+
+
+def evaluate(
+    fleet: Standing | LoadedFleet | Plan | str | Path,
+    setup: Setup = PLAIN,
+    *,
+    offered: float | None = None,
+    on_stage: Stage = lambda _s: None,
+) -> Evaluation:
+    """Find the largest rate at which the fleet meets every SLO, by simulation.
+
+    Parameters
+    ----------
+    offered : float, optional
+        Rate that the fleet is meant for, looked at too. [req/s]
+
+    Raises
+    ------
+    SpecError
+        If there is no SLO to meet.
+    """
+    standing = _standing(fleet)
+    source = standing.source
+    if not standing.fleet.service.slo.targets:
+        raise SpecError("evaluate needs an SLO: without one there is no largest rate")
+
+    def at(rate: float, number: int | None = None) -> SimulationResult:
+        on_stage(f"simulating {rate:.4g} req/s")
+        source_at = replace(source, rate=rate)
+        names = standing.names
+        return simulate_fleet(standing.fleet, source_at, setup, number=number, names=names, on_stage=on_stage)
+
+    start = replace(source, rate=offered or FIRST_RATE)
+    most = _bracketed(standing, start, setup, on_stage)
+    rate = most * carried_scale(standing.fleet, replace(source, rate=most), setup, on_stage=on_stage)
+    confirmed = None
+    for _ in range(_CONFIRMATIONS if rate > 0 else 0):
+        confirmed = at(rate)
+        if confirmed.passed:
+            break
+        rate *= _CONFIRM_STEP
+    else:
+        rate, confirmed = (rate, confirmed) if confirmed is not None and confirmed.passed else (0.0, None)
+    beyond = at(max(rate * BEYOND, FIRST_RATE / 64), confirmed.requests if confirmed else None)
+    return Evaluation(
+        request_rate=rate,
+        at_most=confirmed,
+        at_offered=confirmed if offered == rate else at(offered) if offered else None,
+        beyond=beyond,
+        breaks=tuple(sorted(blamed(standing.fleet, beyond))),
+        gpus=sum(g.replicas * g.parallelism.num_gpus for g in standing.fleet.groups),
+        cost=standing.cost,
+    )
+
+
+def _bracketed(standing: Standing, source: RequestSource, setup: Setup, on_stage: Stage) -> float:
+    """A rate that the fleet does not carry, at most twice one that it does. [req/s]"""
+    rate = source.mean_rate
+    while rate < MOST_RATE:
+        on_stage(f"simulating {rate:.4g} req/s")
+        result = simulate_fleet(
+            standing.fleet, replace(source, rate=rate), setup, number=_SHORT, on_stage=on_stage
+        )
+        if not result.passed:
+            return rate
+        rate *= _RATIO
+    raise SpecError(f"the fleet carries more than {MOST_RATE:,.0f} req/s: is an SLO missing?")
+
+
+def simulate(
+    plan: Plan | Standing | LoadedFleet | str | Path,
+    *,
+    trace: Trace | str | Path | None = None,
+    rate: float | None = None,
+    requests: int | None = None,
+    seed: int = 0,
+    confidence: float | None = None,
+    setup: Setup = PLAIN,
+) -> SimulationResult:
+    """Send requests through a fleet.
+
+    Parameters
+    ----------
+    plan : Plan, Standing, LoadedFleet, str or Path
+        A path is that of a plan.
+    trace : Trace, str or Path, optional
+        Requests to replay; default: those that the fleet is meant for.
+    rate : float, optional
+        Default: the trace's own, else the fleet's. [req/s]
+    requests : int, optional
+        How many; default: until percentiles are known to 2 %.
+    confidence : float, optional
+        Quantile of the model error; default: the fleet's. [1]
+    setup : Setup
+        Router, failures and the like; its `z` and input ranges are set here.
+
+    Raises
+    ------
+    SpecError
+    """
+    standing = _standing(plan)
+    source = replace(standing.source, seed=seed)
+    if trace is not None:
+        read = trace if isinstance(trace, Trace) else read_trace(Path(trace))
+        source = replace(source, trace=read, replay=True, rate=None, prefix_cache=read.blocks is not None)
+    if rate is not None:
+        source = replace(source, rate=rate)
+    z = float(normal_quantile(confidence or standing.confidence))
+    how = replace(setup, z=z, input_ranges=standing.input_ranges)
+    return simulate_fleet(standing.fleet, source, how, number=requests, names=standing.names)
+
+
+def _standing(plan: Plan | Standing | LoadedFleet | str | Path) -> Standing:
+    if isinstance(plan, Standing):
+        return plan
+    if isinstance(plan, LoadedFleet):
+        return standing_fleet(plan)
+    if isinstance(plan, Plan):
+        return standing_plan(plan, None)
+    return standing_file(Path(plan))
+
+
+def standing_file(path: Path) -> Standing:
+    """A plan or a fleet file, told apart by its keys."""
+    tree, _ = parse_tree(read_text(path), str(path), path.parent)
+    if tree.has("schema_version") or tree.has("scenario"):
+        return standing_plan(load_plan(path), path.parent, str(path))
+    return standing_fleet(load_fleet(path))

@@ -1,0 +1,62 @@
+"""What all figures share: one style, PNG or SVG, and the same bytes each time."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from planner.documents.files import file_error, write_bytes_atomic
+from planner.errors import SpecError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+DOTS = 160  # per inch
+POINTS = 72  # per inch
+INK, DIM, GREY, PALE = "#262626", "#6b6b6b", "#8c8c8c", "#e8e8e8"
+PREFILL, DECODE, COLOCATED, TRANSFER = "#f08a24", "#2f6fb4", "#7d4fa8", "#3a9d5d"
+
+_STYLE: dict[str, Any] = {
+    "font.size": 9,
+    "text.color": INK,
+    "text.parse_math": False,  # a dollar in a name is a dollar
+    "axes.labelcolor": INK,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "xtick.color": GREY,
+    "axes.edgecolor": GREY,
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "planner",  # the same identifiers each time
+}
+_FORMATS = {".png": {"Software": None}, ".svg": {"Date": None}}
+"""Metadata that matplotlib is not to write, because they change, by suffix."""
+
+
+def save_figure(path: Path, draw: Callable[[Figure], None]) -> None:
+    """Write what `draw` makes of an empty figure.
+
+    Raises
+    ------
+    SpecError
+        The suffix is neither .png nor .svg, matplotlib is missing, or the file cannot be written.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in _FORMATS:
+        raise file_error(path, "is no plot", "the name has to end in .png or .svg")
+    try:
+        from matplotlib import figure, style  # slow, and not everybody has it
+    except ImportError as error:
+        raise SpecError(f"plots need matplotlib: pip install 'pd-planner[report]' ({error})") from None
+    data = io.BytesIO()
+    with (
+        warnings.catch_warnings(),
+        style.context(["default", _STYLE]),
+    ):  # whatever the user's matplotlibrc says
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # of names in other scripts
+        canvas = figure.Figure(dpi=DOTS)
+        draw(canvas)
+        canvas.savefig(data, format=suffix[1:], metadata=_FORMATS[suffix])
+    write_bytes_atomic(path, data.getvalue())
