@@ -32,7 +32,7 @@ from planner.units import MEGA, SECONDS_PER_HOUR
 from planner.verification import blamed, source_of
 
 FIRST_RATE = 1.0  # tried where nobody says how many requests come [req/s]
-MOST_RATE = 2.0**20
+MOST_RATE = MEGA  # [req/s]
 BEYOND = 1.05  # times the largest rate, at which is looked what breaks [1]
 _CONFIRM_STEP = 0.98
 _CONFIRMATIONS = 5
@@ -235,6 +235,7 @@ def evaluate(
     setup: Setup = PLAIN,
     *,
     offered: float | None = None,
+    number: int | None = None,
     on_stage: Stage = lambda _s: None,
 ) -> Evaluation:
     """Find the largest rate at which the fleet meets every SLO, by simulation.
@@ -243,6 +244,8 @@ def evaluate(
     ----------
     offered : float, optional
         Rate that the fleet is meant for, looked at too. [req/s]
+    number : int, optional
+        Requests of a run; default: until percentiles are known to 2 %.
 
     Raises
     ------
@@ -254,7 +257,7 @@ def evaluate(
     if not standing.fleet.service.slo.targets:
         raise SpecError("evaluate needs an SLO: without one there is no largest rate")
 
-    def at(rate: float, number: int | None = None) -> SimulationResult:
+    def at(rate: float, number: int | None) -> SimulationResult:
         on_stage(f"simulating {rate:.4g} req/s")
         source_at = replace(source, rate=rate)
         names = standing.names
@@ -265,17 +268,17 @@ def evaluate(
     rate = most * carried_scale(standing.fleet, replace(source, rate=most), setup, on_stage=on_stage)
     confirmed = None
     for _ in range(_CONFIRMATIONS if rate > 0 else 0):
-        confirmed = at(rate)
+        confirmed = at(rate, number)
         if confirmed.passed:
             break
         rate *= _CONFIRM_STEP
     else:
         rate, confirmed = (rate, confirmed) if confirmed is not None and confirmed.passed else (0.0, None)
-    beyond = at(max(rate * BEYOND, FIRST_RATE / 64), confirmed.requests if confirmed else None)
+    beyond = at(max(rate * BEYOND, FIRST_RATE / 64), confirmed.requests if confirmed else number)
     return Evaluation(
         request_rate=rate,
         at_most=confirmed,
-        at_offered=confirmed if offered == rate else at(offered) if offered else None,
+        at_offered=confirmed if offered == rate else at(offered, number) if offered else None,
         beyond=beyond,
         breaks=tuple(sorted(blamed(standing.fleet, beyond))),
         gpus=sum(g.replicas * g.parallelism.num_gpus for g in standing.fleet.groups),

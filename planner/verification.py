@@ -159,6 +159,7 @@ def verification(
             "unserved": result.unserved,
             "growth": result.growth,
             "stall_mean_ms": result.stall_mean / MILLI,
+            "stall_share": result.stall_share,
             "preemptions": result.preemptions,
             "failures": list(failures(result)),
             "rounds": [
@@ -211,4 +212,7 @@ def failures(result: SimulationResult) -> tuple[str, ...]:
 
 
 def _shown(seconds: float) -> str:
-    return f"{seconds / MILLI:,.4g}" if math.isfinite(seconds) else "inf"
+    if not math.isfinite(seconds):
+        return "inf"
+    time = seconds / MILLI
+    return f"{time:,.0f}" if time >= 100 else f"{time:.3g}"

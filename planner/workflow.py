@@ -6,6 +6,7 @@ call; everything it returns is a :class:`~planner.plan.Plan`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,6 +33,7 @@ COMMON_MISS = 0.8
 pool get it. [1]"""
 
 WORTH = 1.05  # factor from which more capacity is tried [1]
+SAME_RATE = 1e-3  # relative difference of rates below which a fleet is not simulated again [1]
 OTHER_ROUNDS = 2  # corrections of the best plan of the other kind
 RIVAL = 1.6  # times the value of the plan, up to which the other kind may turn out to be better [1]
 
@@ -205,7 +207,7 @@ class _Verifying:
             if factors is before:
                 break
             found = self._solved(problem, factors)
-            if found is None or any(found.replicas == a.solution.replicas for a in attempts):
+            if found is None or any(_same(found, a.solution) for a in attempts):
                 break
             attempts.append(self._attempt(found))
         held = [a for a in attempts if a.result.passed]
@@ -305,16 +307,21 @@ class _Verifying:
         if solution is not compared.solution:
             search = self._corrected(_Factors.merged([winner, first, *others.values()]))
             compared = replace(search.compared_as_is(solution), at_half=compared.at_half)
-        simulated = {name: tried.best for name, tried in others.items() if tried is not winner}
-        if winner is not first:  # what was the plan is now the best of its kind
-            simulated |= {name: first.best for name in others if others[name] is winner}
+        simulated = {name: tried.best for name, tried in others.items() if not self._is(winner, tried)}
+        if not self._is(winner, first):  # what was the plan is now the best of its kind
+            simulated |= {name: first.best for name in others if self._is(winner, others[name])}
         plan = compared.plan(tuple(self._notes(winner, first)))
         alternatives = tuple(self._told(a, solution, winner, simulated) for a in plan.alternatives)
-        rounds = first.rounds if winner is first else (*first.rounds, *winner.rounds)
+        rounds = first.rounds if self._is(winner, first) else (*first.rounds, *winner.rounds)
         checked = verification(
             winner.best.result, scenario.options.confidence, rounds, self.search.options.seed
         )
         return replace(plan, verification=checked, alternatives=alternatives)
+
+    @staticmethod
+    def _is(winner: _Tried, tried: _Tried) -> bool:
+        """Whether the winner comes from these attempts; its last simulation is longer."""
+        return winner.rounds is tried.rounds
 
     def _told(
         self, alternative: Alternative, plan: Solution, winner: _Tried, simulated: dict[str, _Attempt]
@@ -355,6 +362,11 @@ class _Verifying:
         if self.search.question.scenario.options.spare_replicas:
             notes.append("simulated without the spare replicas of each group")
         return notes
+
+
+def _same(one: Solution, other: Solution) -> bool:
+    """The same fleet at the same rate, which only objective throughput leaves open."""
+    return one.replicas == other.replicas and math.isclose(one.rate, other.rate, rel_tol=SAME_RATE)
 
 
 def _money(before: Round, after: Solution) -> str:

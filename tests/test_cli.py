@@ -97,14 +97,19 @@ def test_checkout_runs_the_same_program(command: list[str]) -> None:
     assert re.fullmatch(r"planner, version \d+\.\d+\.\d+\n", run.stdout)
 
 
+COMMANDS = (
+    "solve", "simulate", "evaluate", "predict", "memory", "models", "gpus", "workload", "timeline", "schema",
+)  # fmt: skip
+
+
 def test_help_lists_commands_and_exit_codes(planner: Runner) -> None:
     result = planner("--help")
     assert result.code == 0
-    for word in ("solve", "predict", "memory", "models", "gpus", "workload", "schema", "3 infeasible"):
+    for word in (*COMMANDS, "3 infeasible", "5 the plan"):
         assert word in result.out
 
 
-@pytest.mark.parametrize("command", ["solve", "predict", "memory", "models", "gpus", "workload", "schema"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(planner: Runner, command: str) -> None:
     result = planner(command, "--help")
     assert result.code == 0
@@ -118,7 +123,7 @@ def test_unknown_command_names_the_nearest(planner: Runner) -> None:
 
 
 def test_unknown_command_with_no_likeness_lists_all(planner: Runner) -> None:
-    assert "Commands: solve, predict, memory, models, gpus, workload, schema." in planner("xyzzy").err
+    assert f"Commands: {', '.join(COMMANDS)}." in planner("xyzzy").err
 
 
 def test_unknown_option_names_the_nearest(planner: Runner) -> None:

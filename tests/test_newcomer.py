@@ -31,7 +31,9 @@ def scenario(**changes: Any) -> dict[str, Any]:
 
 
 def plan_of(**changes: Any) -> Plan:
-    return solve(scenario_from_text(dump_yaml(scenario(**changes))), SolveOptions(alternatives=False, verify=False))
+    return solve(
+        scenario_from_text(dump_yaml(scenario(**changes))), SolveOptions(alternatives=False, verify=False)
+    )
 
 
 def holds(plan: Plan) -> bool:

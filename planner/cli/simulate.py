@@ -28,6 +28,7 @@ from planner.specs import SchedulerPolicy
 from planner.traces import Trace
 
 MATCH = "match"
+_SHOWN, _DRAWN, _LOGGED = 24, 200, 500_000  # requests of a timeline, of its run, and its activities
 MOST_REQUESTS = 50_000_000
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -165,8 +166,13 @@ def simulate(
 @click.command()
 @click.argument("fleet", type=click.Path(path_type=Path))
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="Also look at this rate. [req/s]")
+@click.option(
+    "--requests", type=click.IntRange(1, MOST_REQUESTS), help="Of a run. Default: until it is sure."
+)
 @_setup_options
-def evaluate(fleet: Path, rate: float | None, as_json: bool, seed: int, **how: Any) -> None:
+def evaluate(
+    fleet: Path, rate: float | None, requests: int | None, as_json: bool, seed: int, **how: Any
+) -> None:
     """Score a hand-written or running FLEET: the most it carries within the SLOs, and what breaks first.
 
     FLEET is a fleet file (groups, model, workload, SLOs; `planner schema fleet`), or a plan. Exit code 5:
@@ -177,7 +183,9 @@ def evaluate(fleet: Path, rate: float | None, as_json: bool, seed: int, **how: A
     standing = replace(standing, source=replace(standing.source, seed=seed))
     setup, confidence = _setup(standing, how)
     with progress("simulating") as on_stage:
-        found = evaluate_standing(standing, setup, offered=rate or standing.offered, on_stage=on_stage)
+        found = evaluate_standing(
+            standing, setup, offered=rate or standing.offered, number=requests, on_stage=on_stage
+        )
     facts = evaluation_facts(found, standing, confidence, time.process_time() - started)
     if as_json:
         echo_json(facts)
@@ -319,5 +327,5 @@ def _pictures(
         from planner.report.timeline_plot import save_timeline  # matplotlib: only for pictures
         from planner.simulator.interference import fleet_timeline
 
-        short = run_fleet(standing.fleet, source, 200, setup, names=standing.names, log_capacity=10**6)
-        save_timeline([fleet_timeline(short, _title(standing), 24)], timeline)
+        short = run_fleet(standing.fleet, source, _DRAWN, setup, names=standing.names, log_capacity=_LOGGED)
+        save_timeline([fleet_timeline(short, _title(standing), _SHOWN)], timeline)

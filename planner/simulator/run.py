@@ -12,9 +12,10 @@ from planner.simulator.cluster import Outcome, run_cluster
 from planner.simulator.compiled import is_compiled
 from planner.simulator.metrics import SURE, SimulationResult, measure
 from planner.simulator.source import RequestSource
+from planner.units import MEGA
 
 FEWEST_REQUESTS = 60_000
-MOST_REQUESTS = 1_000_000
+MOST_REQUESTS = int(MEGA)
 WINDOWS = 25.0  # stays of a request that a run lasts, at least
 _STEP_GROWTH = 1.3  # more requests than the square law asks for: the next run should be the last
 _MOST_GROWTH = 12.0
