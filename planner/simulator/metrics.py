@@ -14,7 +14,7 @@ from planner.arrays import FloatArray
 from planner.plan import LatencySummary
 from planner.simulator import kernel
 from planner.simulator.cluster import Outcome
-from planner.specs import Metric, Phase, Slo, SloTarget, Statistic
+from planner.specs import Metric, Phase, Slo, SloTarget
 
 BATCHES = 20
 T_QUANTILE = 2.093  # Student's t, 19 degrees of freedom, 97.5 % [1]
@@ -43,11 +43,15 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SloCheck:
-    """One SLO against what was measured. [s]"""
+    """One SLO against what was measured. [s]
+
+    ``exact``: the requests are those of a trace, and the value is theirs, whatever another day may bring.
+    """
 
     target: SloTarget
     value: float
     half_width: float
+    exact: bool = False
 
     @property
     def met(self) -> bool:
@@ -57,7 +61,7 @@ class SloCheck:
     @property
     def sure(self) -> bool:
         """Whether the estimate is known well enough, see :data:`SURE`."""
-        return self.half_width <= SURE * self.value or self.value == 0.0
+        return self.exact or self.half_width <= SURE * self.value or self.value == 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -253,7 +257,10 @@ def measure(outcome: Outcome, slo: Slo) -> SimulationResult:
         prefix_hit_rate=int(control["hits"][0]) / asked if asked else None,
         preemptions=sum(g.preemptions for g in groups),
         duration=outcome.end,
-        checks=tuple(_check(t, ttft if t.metric is Metric.TTFT else tpot) for t in slo.targets),
+        checks=tuple(
+            _check(t, ttft if t.metric is Metric.TTFT else tpot, outcome.requests.replayed)
+            for t in slo.targets
+        ),
         groups=groups,
         replicas=tuple(_replica_use(outcome, r) for r in range(len(outcome.replica))),
         classes=_classes(records, latencies, good),
@@ -351,11 +358,13 @@ def _gaps(counts: NDArray[np.int64]) -> Measured:
     return Measured(requests=total, value=value, half_width=_summary([0.0] * len(_NAMES)))
 
 
-def _check(target: SloTarget, measured: Measured) -> SloCheck:
+def _check(target: SloTarget, measured: Measured, exact: bool) -> SloCheck:
     name = target.statistic.value
-    assert isinstance(target.statistic, Statistic)
     return SloCheck(
-        target=target, value=getattr(measured.value, name), half_width=getattr(measured.half_width, name)
+        target=target,
+        value=getattr(measured.value, name),
+        half_width=getattr(measured.half_width, name),
+        exact=exact,
     )
 
 
