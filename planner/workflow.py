@@ -191,7 +191,7 @@ class _Verifying:
             for beside in compared.beside
             if beside.name in kinds
             and beside.solution is not None
-            and 1 / RIVAL <= beside.solution.value / value <= RIVAL
+            and max(beside.solution.value, value) <= RIVAL * min(beside.solution.value, value)
         ]
 
     def _tried(self, problem: Problem, solution: Solution, most: int) -> _Tried:
