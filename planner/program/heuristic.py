@@ -117,8 +117,10 @@ def _rank(problem: Problem, fleet: Fleet) -> tuple[float, int, int]:
 
 
 def _moves(problem: Problem, fleet: Fleet) -> Iterator[list[int]]:
-    """Drop a group; merge a group into another of its pool; take replicas off a group."""
+    """Leave one group of a pool; drop a group; merge two of a pool; take replicas off a group."""
     groups = [i for i, n in enumerate(fleet.replicas) if n > 0]
+    for k in groups:
+        yield from _alone(problem, fleet, k)
     for i in groups:
         yield _changed(fleet, {i: 0})
     for i, k in product(groups, groups):
@@ -127,6 +129,16 @@ def _moves(problem: Problem, fleet: Fleet) -> Iterator[list[int]]:
     for i in sorted(groups, key=lambda i: -problem.candidates[i].gpus):
         n = fleet.replicas[i]
         yield from (_changed(fleet, {i: n - drop}) for drop in _steps(n))
+
+
+def _alone(problem: Problem, fleet: Fleet, k: int) -> Iterator[list[int]]:
+    """Move the load of a whole pool to its group k."""
+    candidate = problem.candidates[k]
+    rest = [i for i in problem.indices(candidate.phase) if fleet.replicas[i] > 0 and i != k]
+    served = problem.demand if problem.demand is not None else fleet.carried
+    n = max(replicas_for(problem, k, served), problem.min_replicas_per_pool)
+    if rest and n <= candidate.max_replicas:
+        yield _changed(fleet, {**dict.fromkeys(rest, 0), k: int(n)})
 
 
 def _merged(problem: Problem, fleet: Fleet, i: int, k: int) -> Iterator[list[int]]:
