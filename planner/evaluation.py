@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from planner.documents.files import read_text
-from planner.documents.fleet import LoadedFleet, load_fleet
-from planner.documents.plan import load_plan
+from planner.documents.files import file_error, read_text
+from planner.documents.fleet import LoadedFleet, fleet_from_text, plan_group_problems
+from planner.documents.names import did_you_mean
+from planner.documents.plan import plan_from_text
 from planner.documents.scenario import scenario_from_text
 from planner.documents.trace_file import read_trace
+from planner.documents.tree import Tree
 from planner.documents.yaml_text import dump_yaml, parse_tree
 from planner.engines import load_engine
-from planner.errors import SpecError
+from planner.errors import Problem, SpecError
 from planner.fleet import Deployed, Fleet
 from planner.latency import decode_step_time
 from planner.operators import ReplicaSet
@@ -28,11 +31,11 @@ from planner.simulator.source import RequestSource
 from planner.specs import Metric, Phase, Scenario, Service
 from planner.traces import Trace
 from planner.traffic import Traffic
-from planner.units import MEGA, SECONDS_PER_HOUR
+from planner.units import MEGA, MICRO, SECONDS_PER_HOUR
 from planner.verification import blamed, source_of
 
 FIRST_RATE = 1.0  # tried where nobody says how many requests come [req/s]
-MOST_RATE = MEGA  # [req/s]
+LEAST_RATE, MOST_RATE = MICRO, MEGA  # [req/s]
 BEYOND = 1.05  # times the largest rate, at which is looked what breaks [1]
 _CONFIRM_STEP = 0.98
 _CONFIRMATIONS = 5
@@ -54,6 +57,8 @@ class Standing:
         Rate that the file gives, if it gives one. [req/s]
     input_ranges : tuple of (low, high)
         Prompts that each group serves; empty: all. [tok]
+    longest : tuple of int
+        Longest sequence that the engines of each group are told to take; empty: what the model takes. [tok]
     """
 
     fleet: Fleet
@@ -63,6 +68,7 @@ class Standing:
     cost: float | None
     offered: float | None
     input_ranges: tuple[tuple[float, float], ...] = ()
+    longest: tuple[int, ...] = ()
 
     def group(self, name: str) -> int:
         """Index of a group by its name.
@@ -72,7 +78,8 @@ class Standing:
         SpecError
         """
         if name not in self.names:
-            raise SpecError(f"there is no group {name!r}; groups: {', '.join(self.names)}")
+            hint = did_you_mean(name, self.names) or f"groups: {', '.join(self.names)}"
+            raise SpecError(f"there is no group {name!r} ({hint})")
         return self.names.index(name)
 
 
@@ -90,6 +97,8 @@ def standing_plan(plan: Plan, folder: Path | None, source_name: str = "plan") ->
     """
     if not plan.scenario:
         raise SpecError(f"{source_name}: the plan does not hold the scenario that it answers")
+    if not plan.groups or not plan.predictions:
+        raise SpecError(f"{source_name}: the plan has no {'groups' if plan.predictions else 'services'}")
     loaded = scenario_from_text(dump_yaml(dict(plan.scenario)), f"scenario of {source_name}", folder=folder)
     scenario = loaded.scenario
     (service,) = scenario.services
@@ -110,18 +119,18 @@ def standing_plan(plan: Plan, folder: Path | None, source_name: str = "plan") ->
         confidence=scenario.options.confidence,
         cost=plan.cost,
         offered=rate,
+        longest=tuple(group.max_model_len for group in plan.groups),
     )
 
 
 def _deployed(scenario: Scenario, group: Group, source_name: str) -> Deployed:
     item = next((item for item in scenario.fleet if item.gpu.name == group.gpu), None)
     if item is None:
-        known = ", ".join(item.gpu.name for item in scenario.fleet)
+        known = [item.gpu.name for item in scenario.fleet]
+        hint = did_you_mean(group.gpu, known) or f"it has {', '.join(known)}"
         raise SpecError(
-            f"{source_name}: group {group.name}: GPU {group.gpu!r} is not in its scenario ({known})"
+            f"{source_name}: group {group.name}: GPU {group.gpu!r} is not in the fleet of its scenario ({hint})"
         )
-    if group.replicas < 1:
-        raise SpecError(f"{source_name}: group {group.name}: replicas must be at least 1")
     return Deployed(
         phase=group.phase,
         item=item,
@@ -132,6 +141,40 @@ def _deployed(scenario: Scenario, group: Group, source_name: str) -> Deployed:
         kv_tokens=group.kv_capacity,
         max_num_seqs=group.max_num_seqs,
     )
+
+
+def _edited_plan(tree: Tree, text: str) -> Standing:
+    """The fleet of a plan file, which somebody may have changed.
+
+    Raises
+    ------
+    SpecError
+        Also for groups that could not run.
+    """
+    plan = plan_from_text(text, tree.source, folder=tree.folder)
+    rate = plan.predictions[0].request_rate if plan.predictions else FIRST_RATE
+    if not LEAST_RATE <= rate <= MOST_RATE:
+        rule = f"must be {LEAST_RATE:g} to {MOST_RATE:,.0f} req/s"
+        raise SpecError.of_file(tree.source, [tree.problem(("services", 0, "request_rate"), rule)])
+    try:
+        standing = standing_plan(plan, tree.folder, tree.source)
+    except SpecError as error:
+        if not error.problems:
+            raise
+        inside = [_within(tree, problem) for problem in error.problems]
+        raise SpecError.of_file(tree.source, inside) from None
+    fleet = standing.fleet
+    items = [group.item for group in fleet.groups]
+    if problems := plan_group_problems(tree, fleet.service, fleet.engine, items):
+        raise SpecError.of_file(tree.source, problems)
+    return standing
+
+
+def _within(tree: Tree, problem: Problem) -> Problem:
+    """A problem of the scenario that a plan holds, where the plan's file has it."""
+    parts = re.findall(r"\[(\d+)\]|([^.\[\]]+)", problem.key)
+    path = ("scenario", *(int(index) if index else name for index, name in parts))
+    return replace(problem, key=f"scenario.{problem.key}".rstrip("."), line=tree.line(path))
 
 
 def standing_fleet(loaded: LoadedFleet, seed: int = 0) -> Standing:
@@ -354,8 +397,21 @@ def _standing(plan: Plan | Standing | LoadedFleet | str | Path) -> Standing:
 
 
 def standing_file(path: Path) -> Standing:
-    """A plan or a fleet file, told apart by its keys."""
-    tree, _ = parse_tree(read_text(path), str(path), path.parent)
+    """A plan or a fleet file, told apart by its keys; ``-`` is standard input.
+
+    Raises
+    ------
+    SpecError
+        With every problem of the file.
+    """
+    piped = str(path) == "-"
+    text = read_text("/dev/stdin" if piped else path)
+    name, folder = ("standard input", Path()) if piped else (str(path), path.parent)
+    tree, _ = parse_tree(text, name, folder)
     if tree.has("schema_version") or tree.has("scenario"):
-        return standing_plan(load_plan(path), path.parent, str(path))
-    return standing_fleet(load_fleet(path))
+        return _edited_plan(tree, text)
+    if tree.has("fleet") and not tree.has("groups"):
+        raise file_error(
+            name, "is a scenario, not a plan or a fleet of groups", "planner solve makes a plan of it"
+        )
+    return standing_fleet(fleet_from_text(text, name, folder=folder))

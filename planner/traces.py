@@ -7,7 +7,7 @@ says nothing of demand.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -100,6 +100,12 @@ class Trace:
     def duration(self) -> float:
         """Last minus first arrival. [s]"""
         return float(self.arrival[-1] - self.arrival[0])
+
+    def first(self, number: int) -> Trace:
+        """Its first requests."""
+        blocks = None if self.blocks is None else self.blocks.ordered(np.arange(min(number, self.requests)))
+        parts = {name: getattr(self, name)[:number] for name in ("arrival", "isl", "osl", "lines")}
+        return replace(self, **parts, blocks=blocks)
 
     def beyond(self, max_context: int) -> IntArray:
         """Indices of the requests whose prompt and output exceed a context. [tok]"""

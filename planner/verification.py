@@ -196,19 +196,33 @@ def slo_check(check: SloCheck) -> dict[str, Any]:
 
 def failures(result: SimulationResult) -> tuple[str, ...]:
     """What a fleet missed, in words; empty where it passed."""
-    said = [
-        f"{check.target}: {_shown(check.value)} ms (+/- {_shown(check.half_width)})"
-        for check in result.checks
-        if not check.met
-    ]
+    if result.passed:
+        return ()
+    said = [_miss(check) for check in result.checks if not check.met]
     if result.growing:
-        said.append(
-            f"queues grow by {result.growth:.3g} requests per second of the {result.request_rate:.4g} that "
-            "arrive: there is no steady state"
-        )
+        of = f" of the {result.request_rate:.4g} that arrive" if result.request_rate > 0 else ""
+        said.append(f"queues grow by {result.growth:.3g} requests per second{of}: there is no steady state")
     if result.unserved:
-        said.append(f"{result.unserved:,} of {result.measured:,} requests were not served")
+        said.append(unserved(result))
     return tuple(said)
+
+
+def _miss(check: SloCheck) -> str:
+    value = f"{check.target}: {_shown(check.value)} ms"
+    if check.exact or not math.isfinite(check.value):
+        return value
+    if check.value > check.target.limit:
+        return value if math.isinf(check.half_width) else f"{value} (+/- {_shown(check.half_width)})"
+    if math.isinf(check.half_width):
+        return f"{value}, from too few requests to be sure"
+    return f"{value}, which is not sure (+/- {_shown(check.half_width)})"
+
+
+def unserved(result: SimulationResult) -> str:
+    """How many requests were not served, and why; empty where all were."""
+    waiting = result.unserved - result.rejected
+    reasons = [(result.rejected, "fit into no replica's KV cache"), (waiting, "found no replica to serve them")]
+    return " and ".join(f"{n:,} of {result.measured:,} requests {why}" for n, why in reasons if n)
 
 
 def _shown(seconds: float) -> str:

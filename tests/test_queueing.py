@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import heapq
 import math
 import time
+from importlib.resources import files
 
 import numpy as np
 import pytest
@@ -585,3 +587,35 @@ def test_occupancy_against_simulation(lengths):
     product_form = np.interp([0.5, 0.9, 0.99], exact, np.arange(400))
     np.testing.assert_allclose(product_form, simulated, rtol=0.02)
     np.testing.assert_allclose(occupancy_quantile(30, elasticity, 1, [0.5, 0.9, 0.99]), simulated, rtol=0.02)
+
+
+@pytest.mark.parametrize("routing", [Routing.POWER_OF_TWO, Routing.ROUND_ROBIN])
+def test_routers_follow_their_table(routing: Routing) -> None:
+    """Mean and 99th percentile at the points that were simulated, for the services they were simulated with."""
+    rows = [row for row in router_rows() if row["router"] == routing.value and float(row["load"]) >= 0.5]
+    assert len(rows) == 420
+    errors = []
+    for scv in sorted({row["scv"] for row in rows}):
+        mine = [row for row in rows if row["scv"] == scv]
+        shape = ServiceShape.of(*gamma_services(float(scv)))
+        n = np.array([float(row["replicas"]) for row in mine])
+        load = np.array([float(row["load"]) for row in mine])
+        wait = pooled_wait(routing, shape, load * n / shape.mean, n)
+        mean = np.array([float(row["mean"]) for row in mine]) + 1
+        p99 = np.array([float(row["p99"]) for row in mine]) + 1
+        assert (wait.mean / shape.mean + 1) / mean == pytest.approx(1.0, abs=0.04)
+        errors += ((wait.quantile(0.99) / shape.mean + 1) / p99 - 1).tolist()
+    assert np.median(np.abs(errors)) < 0.015
+    assert np.max(np.abs(errors)) < 0.12
+
+
+def router_rows() -> list[dict[str, str]]:
+    text = (files("planner.queueing") / "routers.csv").read_text(encoding="utf-8")
+    return list(csv.DictReader(line for line in text.splitlines() if not line.startswith("#")))
+
+
+def gamma_services(scv: float) -> tuple[np.ndarray, np.ndarray]:
+    if scv == 0:
+        return np.ones(1), np.ones(1)
+    drawn = np.sort(np.clip(np.random.default_rng(0).gamma(1 / scv, scv, 20_000), 1e-4, 60))
+    return drawn, np.full(drawn.size, 1 / drawn.size)

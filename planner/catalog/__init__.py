@@ -38,6 +38,7 @@ __all__ = [
     "load_model",
     "load_traffic",
     "model_names",
+    "names_file",
     "traffic_names",
     "traffic_of",
 ]
@@ -56,6 +57,13 @@ def _unknown(kind: str, name: str, known: tuple[str, ...]) -> SpecError:
 def _is_path(name: str, suffixes: tuple[str, ...]) -> bool:
     """Whether a name can only be meant as a path."""
     return name.startswith(("/", "./", "../", "~", ".\\")) or name.lower().endswith(suffixes)
+
+
+def names_file(key: str, name: str) -> bool:
+    """Whether what a file says under `key` (model, gpu, preset) stands for a file, not for an entry here."""
+    if key == "model":
+        return _is_path(name, (".json",)) or name.strip().lower() not in _models_by_name()
+    return _is_path(name, _YAML_SUFFIXES)
 
 
 # --------------------------------------------------------------------------------------------

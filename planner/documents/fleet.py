@@ -24,6 +24,7 @@ from planner.documents.fleet_schema import (
     PLAN_RESULTS,
     FleetDocument,
     FleetGroupDocument,
+    check_groups,
     layout_path,
 )
 from planner.documents.scenario import (
@@ -42,7 +43,7 @@ from planner.documents.scenario import (
 from planner.documents.scenario_schema import PrecisionDocument, WorkloadDocument
 from planner.documents.schema_base import DocumentModel
 from planner.documents.source import validate
-from planner.documents.tree import KeyPath, Tree, dotted
+from planner.documents.tree import KeyPath, Tree, dotted, only
 from planner.documents.yaml_text import parse_tree
 from planner.engines import engine_names, load_engine
 from planner.engines.legality import EndPoint, nearest_legal_tp, pair_violations, parallelism_violations
@@ -61,6 +62,7 @@ from planner.specs import (
     Phase,
     Precision,
     Routing,
+    Service,
     Slo,
     Workload,
 )
@@ -169,6 +171,39 @@ def fleet_from_text(text: str, source_name: str = "fleet", *, folder: Path | Non
         trace=named.trace if own_lengths(document.workload) else None,
         replay=replays(document.workload),
     )
+
+
+class PlanGroupsDocument(DocumentModel):
+    """The groups of a plan, as a fleet file would take them."""
+
+    groups: list[FleetGroupDocument]
+
+    @classmethod
+    def check(cls, tree: Tree) -> list[Problem]:
+        return check_groups(tree)
+
+
+def plan_group_problems(
+    tree: Tree, service: Service, engine: Engine, items: Sequence[FleetItem]
+) -> list[Problem]:
+    """What is wrong with the groups of a plan that somebody may have edited.
+
+    Parameters
+    ----------
+    tree : Tree
+        The plan as read.
+    items : sequence of FleetItem
+        GPUs that each of its groups takes.
+    """
+    sound, problems = validate(replace(tree, root=only(tree.root, "groups")), PlanGroupsDocument)
+    if problems or sound is None:
+        return problems
+    served = _Served(service.model, service.precision, engine, service.workload)
+    groups = [
+        replace(_group(i, document, item.gpu, engine), item=item)
+        for i, (document, item) in enumerate(zip(sound.groups, items, strict=True))
+    ]
+    return _check_groups(tree, served, groups)
 
 
 # --------------------------------------------------------------------------------------------
@@ -302,6 +337,12 @@ def _check(tree: Tree, named: Named, served: _Served, groups: Sequence[_Group]) 
     whole = len(groups) == len(tree.entries("groups")) and all(group.low < group.high for group in groups)
     if served.workload is not None and whole:
         problems += _check_ranges(tree, served.workload.lengths, groups)
+    return [*problems, *_check_groups(tree, served, groups)]
+
+
+def _check_groups(tree: Tree, served: _Served, groups: Sequence[_Group]) -> list[Problem]:
+    """Layouts, formats and memory of each group, and which pairs of them may work together."""
+    problems: list[Problem] = []
     legal = []
     for group in groups:
         broken = list(_check_layout(tree, served, group))

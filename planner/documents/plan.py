@@ -16,7 +16,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from planner import __version__
+from planner import __version__, catalog
 from planner.documents.files import read_text, resolved_path
 from planner.documents.plan_schema import (
     SCHEMA_VERSION,
@@ -95,7 +95,11 @@ def plan_to_document(plan: Plan, reproducible: bool = False) -> dict[str, Any]:
 
 
 def rebased(plan: Plan, old: Path, new: Path) -> Plan:
-    """The plan with the files of its scenario named as seen from the folder `new` instead of `old`."""
+    """The plan with the files of its scenario named as seen from the folder `new` instead of `old`.
+
+    Names that mean the same from everywhere stay: absolute ones, those that begin at a home folder, and
+    those of the catalogue.
+    """
     if old.resolve() == new.resolve() or not plan.scenario:
         return plan
     scenario = deepcopy(dict(plan.scenario))
@@ -103,9 +107,18 @@ def rebased(plan: Plan, old: Path, new: Path) -> Plan:
     places = [(scenario, "model"), (workload, "trace"), (workload, "preset"), *((i, "gpu") for i in fleet)]
     for owner, key in places:
         name = owner.get(key)
-        if isinstance(name, str) and (path := resolved_path(name, old)).exists():
-            owner[key] = os.path.relpath(path.resolve(), new.resolve())
+        if isinstance(name, str) and (key == "trace" or catalog.names_file(key, name)):
+            owner[key] = _seen_from(name, old, new)
     return replace(plan, scenario=scenario)
+
+
+def _seen_from(name: str, old: Path, new: Path) -> str:
+    """A path that was relative to the folder `old`, relative to the folder `new`."""
+    path = resolved_path(name, old)
+    if Path(name).is_absolute() or name.startswith("~") or not path.exists():
+        return name
+    seen = os.path.relpath(path.resolve(), new.resolve())
+    return seen if seen.startswith("..") else os.path.join(".", seen)
 
 
 def _group_out(group: Group) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +97,15 @@ class Tree:
 def _child(node: Node, part: str | int) -> Node | None:
     # Keys of mappings are text, also where a schema reads them as numbers.
     return node.children.get(str(part) if isinstance(node.value, dict) else part)
+
+
+def only(node: Node, key: str) -> Node:
+    """A mapping with one of its keys alone."""
+    return replace(
+        node,
+        value={key: node.value[key]} if key in node.value else {},
+        children={k: child for k, child in node.children.items() if k == key},
+    )
 
 
 def dotted(path: KeyPath) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from planner.queueing.numeric import Floats, erlang_c
+from planner.queueing.numeric import Floats
+from planner.queueing.routers import routed_wait
 from planner.queueing.service import ServiceShape
 from planner.queueing.waiting import WaitDistribution
 from planner.specs import Routing
@@ -41,24 +42,8 @@ def pooled_wait(
     - *Least loaded* (least unfinished work) serves in the order of one common queue: M/G/n.
     - *Random* gives each replica a Poisson stream of rate/n; a thinned stream has
       :math:`c^2 = 1 + (c_a^2 - 1)/n`.
-    - *Round robin* gives each replica every n-th arrival, :math:`c^2 = c_a^2/n`; its mean is no
-      shorter than least loaded's, which it equals for constant service.
-    - *Power of two* takes the less loaded of two different drawn replicas. It is least loaded at
-      n = 2. From there the probability of waiting goes to its limit :math:`\rho^2` as 2/n, and the
-      mean exceeds least loaded's by a share of that of infinitely many replicas, for exponential service
-      :math:`I = [-\log(1-\rho^2) - \rho^2]/\rho^2` from [1]_. The share
-      :math:`1 - \exp[-(n-2)\sqrt{1-\rho}/(1.7\rho)]`, the factor :math:`2/3 + c_s^2/4` on I and the
-      decay :math:`\delta^{-2} = \delta_{LL}^{-2} + (0.22 + 0.38 c_s^2)^2 E[S]^2` are ours, fitted to
-      simulation of n = 3 ... 64, loads of 0.5 ... 0.95 and :math:`c_s^2` of 0 ... 3.
-
-    Against simulation with n of 3, 6 and 16, the 99th percentile of wait plus service is within 7 %
-    at a load of 0.85 and 11 % at 0.6, but for power of two with constant service, which it puts up
-    to 19 % too high.
-
-    References
-    ----------
-    .. [1] T. Hellemans, B. Van Houdt, "On the power-of-d-choices with least loaded server
-       selection," Proc. ACM Meas. Anal. Comput. Syst., vol. 2, no. 2, 2018.
+    - *Round robin* and *power of two* (the less loaded of two different drawn replicas) are approximated, and
+      corrected by a table of simulations: :func:`~planner.queueing.routers.routed_wait`.
     """
     total = np.asarray(rate, dtype=float)
     n = np.asarray(replicas, dtype=float)
@@ -68,37 +53,8 @@ def pooled_wait(
             return shape.wait(total, n, arrival)
         case Routing.RANDOM:
             return shape.wait(total / n, 1, 1 + (arrival - 1) / n)
-        case Routing.ROUND_ROBIN:
-            return _round_robin(shape, total, n, arrival)
-        case Routing.POWER_OF_TWO:
-            return _power_of_two(shape, total, n, arrival)
-
-
-def _round_robin(shape: ServiceShape, rate: Floats, replicas: Floats, arrival: Floats) -> WaitDistribution:
-    own = shape.wait(rate / replicas, 1, arrival / replicas)
-    common = shape.wait(rate, replicas, arrival)
-    probability = np.maximum(own.probability_of_wait, common.probability_of_wait)
-    amplitude = own.gamma / np.maximum(own.probability_of_wait, 1e-300)
-    return WaitDistribution.fitted(probability, np.maximum(own.mean, common.mean), own.delta, amplitude)
-
-
-def _power_of_two(shape: ServiceShape, rate: Floats, replicas: Floats, arrival: Floats) -> WaitDistribution:
-    common = shape.wait(rate, replicas, arrival)
-    utilization = rate * shape.mean / replicas
-    rho = np.clip(utilization, 1e-9, 1 - 1e-9)
-    more = np.maximum(replicas - 2, 0.0)
-    imbalance = (-np.log1p(-(rho**2)) - rho**2) / rho**2 * (2 / 3 + shape.scv / 4)
-    share = -np.expm1(-more * np.sqrt(1 - rho) / (1.7 * rho))
-    settled = rho**2 + (erlang_c(2, 2 * rho) - rho**2) * 2 / np.maximum(replicas, 2.0)
-    several = replicas > 2
-    probability = np.where(several, settled, common.probability_of_wait)
-    longest = np.where(several, (0.22 + 0.38 * shape.scv) * shape.mean, 0.0)
-    decay = common.delta / np.sqrt(1 + (common.delta * longest) ** 2)
-    fitted = WaitDistribution.fitted(probability, common.mean + share * imbalance * shape.mean, decay)
-    plain = np.broadcast_to(several, fitted.shape)
-    return WaitDistribution(
-        *(np.where(plain, getattr(fitted, f), getattr(common, f)) for f in WaitDistribution.__slots__)
-    )
+        case Routing.ROUND_ROBIN | Routing.POWER_OF_TWO:
+            return routed_wait(routing, shape, total, n, arrival)
 
 
 def md1_mean_ttft(rate: ArrayLike, time: ArrayLike) -> Floats:

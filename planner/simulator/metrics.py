@@ -143,8 +143,8 @@ class SimulationResult:
         What the requests were.
     requests, measured : int
         In all, and those that count: after warm-up, before the end.
-    unserved : int
-        Of the measured: rejected because they never fit, or not ended.
+    unserved, rejected : int
+        Of the measured: not ended, and among these those that fit into no replica's KV cache.
     request_rate : float
         Offered, over the measured window. [req/s]
     ttft, tpot, itl, e2e : Measured
@@ -171,6 +171,7 @@ class SimulationResult:
     requests: int
     measured: int
     unserved: int
+    rejected: int
     request_rate: float
     ttft: Measured
     tpot: Measured
@@ -241,6 +242,7 @@ def measure(outcome: Outcome, slo: Slo) -> SimulationResult:
         requests=outcome.requests.number,
         measured=len(records),
         unserved=int(np.count_nonzero(records["state"] != kernel.DONE)),
+        rejected=int(np.count_nonzero(records["state"] == kernel.REJECTED)),
         request_rate=rate,
         ttft=ttft,
         tpot=tpot,
@@ -278,7 +280,10 @@ def _mean(values: FloatArray) -> float:
 
 
 def measured_window(outcome: Outcome) -> slice:
-    """Requests that count: neither those that find an empty fleet, nor those that end in one."""
+    """Requests that count: neither those that find an empty fleet, nor those that end in one.
+
+    Where replicas fail, all from the first failure on count.
+    """
     arrival, number = outcome.request["arrival"], outcome.requests.number
     if outcome.requests.replayed or number < 2 * BATCHES:
         return slice(0, number)
@@ -288,6 +293,7 @@ def measured_window(outcome: Outcome) -> slice:
     long = float(np.quantile(stay, 0.9)) if stay.size else 0.0
     warm = min(max(WARM_SHARE * span, WARM_RESIDENCES * long), MOST_WARM * span)
     cool = min(max(COOL_SHARE * span, long), MOST_COOL * span)
+    warm = min([warm, *(f.time - float(arrival[0]) for f in outcome.cluster.failures)])
     start, stop = np.searchsorted(arrival, (arrival[0] + warm, arrival[-1] - cool))
     return slice(int(start), max(int(stop), int(start) + BATCHES))
 
@@ -392,20 +398,29 @@ def _classes(records: NDArray[Any], latencies: Latencies, good: NDArray[np.bool_
 def _growth(outcome: Outcome) -> float:
     """Trend of the number of requests in the system while they arrive. [req/s]
 
-    Least squares over the ends of 20 windows; the first tenth, in which the fleet fills, is left out. A
-    trend counts where it is a hundredth of the arrivals or more, and beyond chance.
+    Least squares over the ends of 20 windows; the time in which the fleet fills is left out: the first
+    tenth, and as long as a few requests decode (whose wait may be the very trend). In a run that has ended
+    by then no trend is seen. One counts where it is a hundredth of the arrivals or more, and beyond chance.
+    Counts are alike for about as long as a request stays, so that so many windows tell no more than one.
     """
-    arrival, last = outcome.request["arrival"], outcome.request["last"]
+    request = outcome.request
+    arrival, last = request["arrival"], request["last"]
     span = float(arrival[-1] - arrival[0])
     if outcome.requests.replayed or len(arrival) < 10 * BATCHES or span <= 0:
         return 0.0
-    times = arrival[0] + span * np.linspace(WARM_SHARE, 1.0, BATCHES + 1)
-    ended = np.sort(np.where(outcome.request["state"] == kernel.DONE, last, math.inf))
+    done = request["state"] == kernel.DONE
+    decoding = (last - request["first"])[done]
+    filling = WARM_RESIDENCES * float(np.quantile(decoding, 0.9)) if decoding.size else 0.0
+    if filling > MOST_WARM * span:
+        return 0.0
+    times = arrival[0] + np.linspace(max(WARM_SHARE * span, filling), span, BATCHES + 1)
+    ended = np.sort(np.where(done, last, math.inf))
     inside = np.searchsorted(arrival, times, side="right") - np.searchsorted(ended, times, side="right")
     x = times - times.mean()
     slope = float(x @ inside) / float(x @ x)
     rest = inside - inside.mean() - slope * x
-    error = math.sqrt(float(rest @ rest) / (BATCHES - 1) / float(x @ x))
+    alike = 1 + 2 * _mean(decoding) / float(times[1] - times[0])
+    error = math.sqrt(alike * float(rest @ rest) / (BATCHES - 1) / float(x @ x))
     significant = slope > GROWING_T * error and slope > GROWING_SHARE * len(arrival) / span
     return slope if significant else 0.0
 
