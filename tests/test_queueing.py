@@ -426,13 +426,12 @@ def test_routers_against_simulation():
 @pytest.mark.parametrize("routing", [Routing.POWER_OF_TWO, Routing.ROUND_ROBIN])
 @pytest.mark.parametrize("service", [CONSTANT, lognormal(1), MIX], ids=["constant", "lognormal", "mix"])
 def test_router_grid_against_simulation(service, routing, replicas, load):
-    """Measured at load 0.85: within 7 %, at 0.6 within 11 %; power of two, constant service: 19 % high."""
+    """Measured: within 9 % at a load of 0.85, 12 % at 0.6."""
     shape = ServiceShape.of(*service)
     wait = pooled_wait(routing, shape, load * replicas / shape.mean, replicas)
     waits, services = simulate_wait(service, load, replicas, routing, customers=1500 * replicas)
     error = p99_error(service, wait, waits, services)
-    constant_pair = routing is Routing.POWER_OF_TWO and shape.scv < 0.1
-    assert -0.1 < error < (0.22 if constant_pair else 0.13 if load < 0.7 else 0.1)
+    assert abs(error) < (0.13 if load < 0.7 else 0.1)
 
 
 @pytest.mark.oracle
@@ -591,7 +590,7 @@ def test_occupancy_against_simulation(lengths):
 
 @pytest.mark.parametrize("routing", [Routing.POWER_OF_TWO, Routing.ROUND_ROBIN])
 def test_routers_follow_their_table(routing: Routing) -> None:
-    """Mean and 99th percentile at the points that were simulated, for the services they were simulated with."""
+    """Mean and 99th percentile at the points and for the services that were simulated."""
     rows = [row for row in router_rows() if row["router"] == routing.value and float(row["load"]) >= 0.5]
     assert len(rows) == 420
     errors = []

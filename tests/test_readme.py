@@ -47,7 +47,7 @@ def parts(text: str) -> tuple[list[str], list[float]]:
 
 @pytest.mark.parametrize(("command", "shown"), BLOCKS, ids=[command for command, _ in BLOCKS])
 def test_shown_output_is_the_real_one(command: str, shown: str) -> None:
-    """Figures of a simulation may differ a little: another processor rounds otherwise, and queues remember."""
+    """Figures of a simulation may differ a little: other processors round otherwise, queues remember."""
     real = TOOL.output_of(command)
     if command.split()[1] not in SIMULATED:
         assert real == shown, "run tools/update_readme.py"

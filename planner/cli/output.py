@@ -6,12 +6,17 @@ import json
 import math
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
+from planner.documents.files import check_writable, file_error
+
+Result = TypeVar("Result")
 DEFAULT_WIDTH = 100  # of tables in a pipe, where there is no terminal to ask
 
 
@@ -41,6 +46,38 @@ def width() -> int:
 
         return shutil.get_terminal_size().columns
     return DEFAULT_WIDTH
+
+
+def check_outputs(inputs: tuple[Path | None, ...], outputs: tuple[Path | None, ...]) -> None:
+    """Refuse outputs that could not be written, or that would replace an input or one another."""
+    taken = {path.resolve() for path in inputs if path is not None}
+    for path in outputs:
+        if path is None:
+            continue
+        check_writable(path)
+        if path.resolve() in taken and not path.is_char_device():
+            rule = "would replace another file of this command"
+            raise file_error(path, rule, "give each its own name")
+        taken.add(path.resolve())
+
+
+def interruptible(work: Callable[[], Result]) -> Result:
+    """Do `work` in a thread of its own: Ctrl-C ends the command at once, also within compiled code."""
+    results: list[Result] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:  # to be raised again where it is waited for
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from planner.catalog import load_gpu, load_model
-from planner.cli.options import replica_options
+from planner.cli.options import Number, replica_options
 from planner.cli.output import echo_json, width
 from planner.configuration import Configuration, Load, Prediction, Replicas, default_precision
 from planner.configuration import predict as predict_configuration
@@ -31,10 +31,10 @@ _SIZE = re.compile(r"(tp|pp|ep|dp)?(\d+)", re.IGNORECASE)
     "--prefill", metavar="NxTP[@GPU]", help="Prefill pool of --mode disagg: 2xTP4, 2xTP4PP2@l40s, 1xTP8EP8."
 )
 @click.option("--decode", metavar="NxTP[@GPU]", help="Decode pool of --mode disagg.")
-@click.option("--concurrency", "-c", type=click.FloatRange(min=1), help="Clients in a closed loop.")
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Poisson arrivals. [req/s]")
-@click.option("--isl", type=click.FloatRange(min=1), required=True, help="Input tokens.")
-@click.option("--osl", type=click.FloatRange(min=1), required=True, help="Output tokens.")
+@click.option("--concurrency", "-c", type=Number(min=1), help="Clients in a closed loop.")
+@click.option("--rate", type=Number(min=0, min_open=True), help="Poisson arrivals. [req/s]")
+@click.option("--isl", type=Number(min=1), required=True, help="Input tokens.")
+@click.option("--osl", type=Number(min=1), required=True, help="Output tokens.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def predict(**given: Any) -> None:
     """TTFT and TPOT of one configuration, broken down by operator."""

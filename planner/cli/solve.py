@@ -6,11 +6,12 @@ from pathlib import Path
 
 import click
 
-from planner.cli.output import echo_json, progress, width
-from planner.documents.files import check_writable, read_text, write_text_atomic
+from planner.cli.options import Number
+from planner.cli.output import check_outputs, echo_json, progress, width
+from planner.documents.files import read_text, write_text_atomic
 from planner.documents.plan import dump_plan, plan_to_document, rebased
 from planner.documents.scenario import LoadedScenario, read_scenario, scenario_from_text
-from planner.errors import SpecError, VerificationError
+from planner.errors import VerificationError
 from planner.plan import Plan
 from planner.search import DEFAULT_GAP, SolveOptions
 from planner.units import SECONDS_PER_HOUR
@@ -36,7 +37,7 @@ def _seconds(context: click.Context, parameter: click.Parameter, value: float | 
 @click.option("--time-limit", type=float, callback=_seconds, metavar="S", help="Of one program. [s]")
 @click.option(
     "--gap",
-    type=click.FloatRange(0, 1, max_open=True),
+    type=Number(0, 1, max_open=True),
     default=DEFAULT_GAP,
     show_default=True,
     help="Relative distance from the proven bound at which the search may stop.",
@@ -63,10 +64,7 @@ def solve(
     plans beside it. The plan is simulated, and solved again with corrected capacities where it does not
     hold; exit code 5: the plan that is printed still misses an SLO.
     """
-    for path in (output, save_lp):
-        if path is not None:
-            check_writable(path)
-    _refuse_the_same(scenario, output, save_lp)
+    check_outputs((scenario,), (output, save_lp))
     loaded = _read(scenario)
     with progress("reading") as on_stage:
         options = SolveOptions(
@@ -87,17 +85,6 @@ def solve(
     if plan.verification is not None and not plan.verification.passed:
         missed = "; ".join(plan.verification.details["failures"])
         raise VerificationError(f"the plan does not hold in simulation: {missed}")
-
-
-def _refuse_the_same(scenario: Path, *outputs: Path | None) -> None:
-    """No output may replace the scenario or another output."""
-    taken = [scenario.resolve()]
-    for path in outputs:
-        if path is None:
-            continue
-        if path.resolve() in taken and not path.is_char_device():
-            raise SpecError(f"{path}: would replace another file of this command; give each its own name")
-        taken.append(path.resolve())
 
 
 def _folder(scenario: Path) -> Path:
