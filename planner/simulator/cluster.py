@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from planner.arrays import FloatArray
 from planner.errors import SpecError
-from planner.simulator import kernel
+from planner.simulator import kernel, records
 from planner.simulator.requests import Requests
 from planner.simulator.tables import Grids, StepTables
 from planner.specs import Phase, Routing
@@ -190,7 +190,7 @@ class Holdings:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Outcome:
-    """What came of a run: the records of the event loop, as :mod:`planner.simulator.kernel` has them.
+    """What came of a run: the records of the event loop, as :mod:`planner.simulator.records` has them.
 
     Attributes
     ----------
@@ -212,7 +212,7 @@ class Outcome:
     gaps: NDArray[np.int64]
     samples: FloatArray
     sample_times: FloatArray
-    log: NDArray[Any] = field(default_factory=lambda: np.zeros(0, kernel.ACTIVITY))
+    log: NDArray[Any] = field(default_factory=lambda: np.zeros(0, records.ACTIVITY))
 
     @property
     def end(self) -> float:
@@ -268,7 +268,7 @@ def _world(
     until: float,
     samples: int,
     log_capacity: int,
-) -> kernel.World:
+) -> records.World:
     """The arrays of one run."""
     tables, group = _group_records(cluster)
     lane, replica = _replica_records(cluster)
@@ -276,10 +276,11 @@ def _world(
     lanes = len(lane)
     ring_size = 1 << int(int(requests.osl.max(initial=1)) + 2).bit_length()
     slots = sum(g.limit * g.replicas for g in cluster.groups if g.phase is Phase.DECODE)
+    transfers = min(slots, requests.number) * (1 + len(cluster.failures))  # void ones stay until their time
     last = min(float(requests.arrival[-1]), until)
     times = np.linspace(0.0, last, samples + 1)[1:] if samples and last > 0 else np.zeros(0)
     refers, older, newer, offsets, ids = _cache_arrays(requests, cluster)
-    return kernel.World(
+    return records.World(
         request=_request_records(requests, holdings),
         lane=lane,
         replica=replica,
@@ -294,20 +295,20 @@ def _world(
         offsets=offsets,
         ids=ids,
         starting=np.zeros(lanes + 1, np.int32),
-        heap=np.zeros(slots * (1 + len(cluster.failures)) + 1, kernel.TRANSFER_EVENT),
+        heap=np.zeros(transfers + 1, records.TRANSFER_EVENT),
         pairs=np.ascontiguousarray(cluster.pair_rates, dtype=np.float64),
-        stage=np.zeros((cluster.replicas, max(g.stages for g in cluster.groups))),
+        stage=np.zeros((lanes, max(g.stages for g in cluster.groups))),
         tree=np.full(2 << max(lanes - 1, 1).bit_length(), math.inf),
         gaps=np.zeros(kernel.GAP_BINS, np.int64),
         samples=np.zeros((times.size, len(cluster.groups), kernel.SAMPLED)),
         sample_times=times,
-        log=np.zeros(log_capacity, kernel.ACTIVITY),
+        log=np.zeros(log_capacity, records.ACTIVITY),
         failures=_failure_records(cluster),
         lost=np.zeros(requests.number if cluster.failures else 1, np.int64),
     )
 
 
-def _outcome(cluster: Cluster, requests: Requests, world: kernel.World) -> Outcome:
+def _outcome(cluster: Cluster, requests: Requests, world: records.World) -> Outcome:
     control, replica = world.control, world.replica
     rest = float(control["now"][0]) - replica["used_since"]
     replica["used_time"] += replica["used"] * rest
@@ -327,24 +328,29 @@ def _outcome(cluster: Cluster, requests: Requests, world: kernel.World) -> Outco
 
 
 def _request_records(requests: Requests, holdings: Holdings) -> NDArray[Any]:
+    """One record per request. An engine makes a token of whatever prompt: no output is an output of one."""
     if requests.number == 0:
         raise SpecError("there are no requests to simulate")
-    records = np.zeros(requests.number, kernel.REQUEST)
-    for name in ("arrival", "isl", "osl", "cached"):
-        records[name] = getattr(requests, name)
-    records["kv_prompt"] = np.minimum(holdings.prompt, _INT32)
-    records["kv_decode"] = np.minimum(holdings.decode, _INT32)
-    records["size"] = holdings.size
+    arrival = requests.arrival
+    if not (np.isfinite(arrival).all() and arrival[0] >= 0 and (np.diff(arrival) >= 0).all()):
+        raise SpecError("requests to simulate must come by arrival, from 0 s on")
+    request = np.zeros(requests.number, records.REQUEST)
+    request["arrival"] = arrival
+    request["isl"], request["osl"] = np.maximum(requests.isl, 1), np.maximum(requests.osl, 1)
+    request["cached"] = np.minimum(requests.cached, request["isl"] - 1)  # at least one is computed
+    request["kv_prompt"] = np.minimum(holdings.prompt, _INT32)
+    request["kv_decode"] = np.minimum(holdings.decode, _INT32)
+    request["size"] = holdings.size
     for name in ("begun", "prompted", "joined", "first", "last"):
-        records[name] = math.nan
+        request[name] = math.nan
     for name in ("next", "before", "ring_next", "ring_before", "prefill", "decode", "lane"):
-        records[name] = -1
-    return records
+        request[name] = -1
+    return request
 
 
 def _group_records(cluster: Cluster) -> tuple[FloatArray, NDArray[Any]]:
     """Group records, and all tables one after the other."""
-    group = np.zeros(len(cluster.groups), kernel.GROUP)
+    group = np.zeros(len(cluster.groups), records.GROUP)
     parts: list[FloatArray] = []
     offset = 0
 
@@ -384,10 +390,10 @@ def _group_records(cluster: Cluster) -> tuple[FloatArray, NDArray[Any]]:
 
 
 def _replica_records(cluster: Cluster) -> tuple[NDArray[Any], NDArray[Any]]:
-    lane = np.zeros(sum(g.replicas * g.lanes for g in cluster.groups), kernel.LANE)
+    lane = np.zeros(sum(g.replicas * g.lanes for g in cluster.groups), records.LANE)
     for name in ("completing", "completing_tail", "partial", "head", "tail", "ready", "ready_tail"):
         lane[name] = -1
-    replica = np.zeros(cluster.replicas, kernel.REPLICA)
+    replica = np.zeros(cluster.replicas, records.REPLICA)
     for name in ("head", "tail", "wait_head", "wait_tail", "lru_head", "lru_tail"):
         replica[name] = -1
     replica["up"] = 1
@@ -402,7 +408,7 @@ def _replica_records(cluster: Cluster) -> tuple[NDArray[Any], NDArray[Any]]:
 def _control_record(
     cluster: Cluster, requests: Requests, seed: int, until: float, logging: bool
 ) -> NDArray[Any]:
-    control = np.zeros(1, kernel.CONTROL)
+    control = np.zeros(1, records.CONTROL)
     for name in ("pending", "pending_tail", "homeless", "homeless_tail"):
         control[name] = -1
     control["until"] = until
@@ -445,16 +451,28 @@ def _cache_arrays(requests: Requests, cluster: Cluster) -> tuple[NDArray[Any], .
 
 
 def _failure_records(cluster: Cluster) -> NDArray[Any]:
+    """Failures and recoveries by time, the latter first; outages of a replica that overlap are one."""
     first = np.cumsum([0, *(g.replicas for g in cluster.groups)])
-    events: list[tuple[float, int, int]] = []
+    outages: dict[int, list[tuple[float, float]]] = {}
     for f in cluster.failures:
         if not (0 <= f.group < len(cluster.groups) and 0 <= f.replica < cluster.groups[f.group].replicas):
             raise SpecError(f"failure: there is no replica {f.replica} of group {f.group}")
-        number = int(first[f.group]) + f.replica
-        events.append((f.time, number, 0))
-        if math.isfinite(f.until):
-            events.append((f.until, number, 1))
-    return np.array(sorted(events), dtype=kernel.FAILURE) if events else np.zeros(0, kernel.FAILURE)
+        if not 0 <= f.time < f.until:
+            raise SpecError(f"failure: a replica fails at {f.time!r} s and is back at {f.until!r} s")
+        outages.setdefault(int(first[f.group]) + f.replica, []).append((f.time, f.until))
+    events: list[tuple[float, int, int]] = []
+    for replica, times in outages.items():
+        down = -math.inf
+        for start, end in sorted(times):
+            if start > down:
+                events.append((start, replica, 0))
+            elif end > down:
+                events.remove((down, replica, 1))
+            if end > down:
+                down = end
+                events.append((end, replica, 1))
+    events = sorted((e for e in events if math.isfinite(e[0])), key=lambda e: (e[0], -e[2], e[1]))
+    return np.array(events, dtype=records.FAILURE) if events else np.zeros(0, records.FAILURE)
 
 
 def with_failures(cluster: Cluster, failures: Sequence[Failure]) -> Cluster:

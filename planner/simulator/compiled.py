@@ -11,31 +11,35 @@ import numba
 _njit: Any = numba.njit
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+# Compiled functions own no memory: without counting references to arrays (``_nrt``), which every call would
+# do for each of its arguments, the event loop is several times as fast.
+_OPTIONS = {"error_model": "numpy", "nogil": True, "_nrt": False}
 
-def compiled(inline: bool = False) -> Callable[[Function], Function]:
-    """Compile a function when it is first called; `inline` puts its code where it is called.
+
+def part(inline: bool = False) -> Callable[[Function], Function]:
+    """A function that only compiled ones of its own file call; `inline` puts its code where it is called.
+
+    Python cannot call it: what that would need takes longer to compile than the function itself.
+    """
+
+    def decorate(function: Function) -> Function:
+        plain = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "forceinline": inline}
+        return cast(Function, _njit(**plain, **_OPTIONS)(function))
+
+    return decorate
+
+
+def entry(function: Function) -> Function:
+    """A function that Python calls, compiled with its parts when it is first called.
 
     The machine code is kept beside the source or, where that folder cannot be written, in the user's
     cache. Where neither can be, it is compiled anew in every process: numba refuses then, rather than
     doing without, and a folder that others may write to would let them plant code.
-
-    Compiled functions own no memory: without counting references to arrays (``_nrt``), which every inlined
-    call would do for each of its arguments, the event loop is five times as fast.
     """
-    options = {
-        "inline": "always" if inline else "never",
-        "error_model": "numpy",
-        "nogil": True,
-        "_nrt": False,
-    }
-
-    def decorate(function: Function) -> Function:
-        try:
-            return cast(Function, _njit(cache=True, **options)(function))
-        except RuntimeError:
-            return cast(Function, _njit(**options)(function))
-
-    return decorate
+    try:
+        return cast(Function, _njit(cache=True, **_OPTIONS)(function))
+    except RuntimeError:
+        return cast(Function, _njit(**_OPTIONS)(function))
 
 
 def is_compiled(function: Callable[..., Any]) -> bool:

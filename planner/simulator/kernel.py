@@ -1,7 +1,7 @@
 """The event loop: engine steps, one after the other, on every replica of a fleet.
 
-Compiled, and in one file: the cache of compiled code notices changes of this file only. Everything is an
-array of records, so that a request, a lane or a replica is one or two cache lines:
+Compiled, and in one file: the cache of compiled code notices changes of this file only, and of the layout
+of the records (:mod:`planner.simulator.records`) that it works on:
 
 - a *request* waits for its prompt to be computed, is handed over, decodes, and is done;
 - a *lane* runs one step at a time: a replica has one, or one per stage of a pipeline, or, for prompts,
@@ -20,48 +20,11 @@ arrivals of an instant are routed before an idle replica starts.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from planner.simulator.compiled import compiled
-
-REQUEST = np.dtype(
-    [
-        ("arrival", "f8"),  # [s]
-        ("begun", "f8"),  # first chunk of the prompt starts [s]
-        ("prompted", "f8"),  # its last chunk ends [s]
-        ("joined", "f8"),  # ready to decode: the KV cache has arrived [s]
-        ("first", "f8"),  # first token [s]
-        ("last", "f8"),  # last token so far [s]
-        ("stall", "f8"),  # time that decoding was held up; while decoding, the lane's sum at its start [s]
-        ("size", "f8"),  # KV cache of the prompt [B]
-        ("work", "f8"),  # seconds that the prompt would take by itself
-        ("isl", "i4"),
-        ("osl", "i4"),
-        ("cached", "i4"),  # tokens of the prompt that need no computing
-        ("kv_prompt", "i4"),  # what the prompt holds, in tokens of full attention
-        ("kv_decode", "i4"),  # what a sequence holds when it starts to decode
-        ("done", "i4"),  # prompt tokens computed
-        ("made", "i4"),  # output tokens, those since it joined its lane left out
-        ("joined_at", "i4"),  # iteration of the lane
-        ("base", "i4"),  # tokens held when it joined
-        ("held", "i4"),  # blocks held by it alone when it joined
-        ("shared", "i4"),  # blocks of the prefix cache that it refers to
-        ("next", "i4"),  # in a queue, or among the sequences of a lane
-        ("before", "i4"),
-        ("ring_next", "i4"),  # among those that end in the same iteration
-        ("ring_before", "i4"),
-        ("prefill", "i4"),  # replica
-        ("decode", "i4"),
-        ("lane", "i4"),
-        ("epoch", "i2"),  # of its transfer: failures make older ones void
-        ("preempted", "i2"),
-        ("state", "i1"),
-    ],
-    align=True,
-)
+from planner.simulator.compiled import entry, part
+from planner.simulator.records import World
 
 NEW, PENDING, WAITING, PREFILL, HANDED, TRANSFER, READY, DECODE, SWAPPED, DONE, REJECTED = range(11)
 """States of a request. PENDING: no replica is up; HANDED: waits for room on a decode replica; SWAPPED: waits
@@ -70,167 +33,9 @@ with its KV cache in host memory."""
 IDLE, STEPPING, HELD_BACK, CALLED, STARTING = range(5)
 """States of a lane. HELD_BACK: until the first stage is free; CALLED: on the stack of lanes to start."""
 
-LANE = np.dtype(
-    [
-        ("end", "f8"),
-        ("start", "f8"),
-        ("last_end", "f8"),  # of the last step that decoded
-        ("pure", "f8"),  # what the running step would take without prompts
-        ("stall", "f8"),  # sum of the time that decoding was held up
-        ("context", "f8"),  # tokens of all sequences
-        ("attention", "f8"),
-        ("extra", "f8"),  # swapping that delays the next step [s]
-        ("replica", "i4"),
-        ("busy", "i4"),
-        ("batch", "i4"),
-        ("iteration", "i4"),
-        ("decodes", "i4"),  # sequences in the running step
-        ("query", "i4"),  # prompt tokens in it
-        ("prompts", "i4"),
-        ("completing", "i4"),  # list of the prompts that the running step completes
-        ("completing_tail", "i4"),
-        ("rows", "i4"),  # how many
-        ("partial", "i4"),  # prompt that needs further steps
-        ("head", "i4"),  # sequences, oldest first
-        ("tail", "i4"),
-        ("fresh", "i4"),  # the youngest ones, which have had no token in this lane
-        ("ready", "i4"),  # list of those that join at the next step
-        ("ready_tail", "i4"),
-        ("node", "i4"),  # of the context grid
-    ],
-    align=True,
-)
-
-REPLICA = np.dtype(
-    [
-        ("work", "f8"),  # prompts in the queue [s]
-        ("egress", "f8"),  # the NICs are taken until [s]
-        ("ingress", "f8"),
-        ("egress_busy", "f8"),  # sums [s]
-        ("ingress_busy", "f8"),
-        ("busy", "f8"),  # sum over lanes of the time in steps [s]
-        ("batch_time", "f8"),  # sum of sequences times time [s]
-        ("used_time", "f8"),  # sum of blocks times time [s]
-        ("used_since", "f8"),
-        ("used", "i8"),  # blocks that requests hold
-        ("most_used", "i8"),
-        ("tokens", "i8"),  # emitted
-        ("queued_tokens", "i8"),
-        ("steps", "i8"),
-        ("decode_steps", "i8"),
-        ("step_decodes", "i8"),  # sum of sequences over steps that decode
-        ("head", "i4"),  # queue of prompts
-        ("tail", "i4"),
-        ("queued", "i4"),
-        ("wait_head", "i4"),  # queue of sequences that wait for blocks and a slot
-        ("wait_tail", "i4"),
-        ("waiting", "i4"),
-        ("sequences", "i4"),  # that have a slot
-        ("incoming", "i4"),  # of these, in transfer
-        ("group", "i4"),
-        ("first_lane", "i4"),
-        ("up", "i4"),
-        ("preemptions", "i4"),
-        ("swaps", "i4"),
-        ("cached", "i4"),  # blocks of the prefix cache that nobody refers to
-        ("lru_head", "i4"),
-        ("lru_tail", "i4"),
-        ("evictions", "i8"),
-        ("completed", "i8"),
-    ],
-    align=True,
-)
-
-GROUP = np.dtype(
-    [
-        ("host", "f8"),  # host time of a step [s]
-        ("host_sequence", "f8"),  # and for each sequence [s]
-        ("decode_scale", "f8"),  # of decode kernels; the slowdown is in it
-        ("prefill_scale", "f8"),
-        ("launch", "f8"),  # of a step's prompt attention and hand-overs between stages [s]
-        ("swap_rate", "f8"),  # to host memory, of a block [s]
-        ("nic", "f8"),  # all NICs of a replica [B/s]
-        ("fixed", "f8"),  # of a transfer from here [s]
-        ("exposed", "f8"),  # share of it that is not hidden [1]
-        ("post", "f8"),  # per block, of a transfer from here [s]
-        ("copies", "f8"),  # of each byte that gets here
-        ("weight", "f8"),  # planned rate of a replica
-        ("share", "f8"),  # planned share of the group in its pool
-        ("credit", "f8"),  # for routing by shares
-        ("sequence_work", "f8"),  # what a decoding sequence takes from a colocated replica [s]
-        ("blocks", "i8"),
-        ("phase", "i4"),
-        ("lanes", "i4"),
-        ("stages", "i4"),  # of a pipeline whose lanes share them
-        ("budget", "i4"),
-        ("limit", "i4"),  # sequences
-        ("least", "i4"),  # prompt lengths served here
-        ("most", "i4"),
-        ("first", "i4"),  # replica
-        ("replicas", "i4"),
-        ("decode_table", "i8"),  # offsets into the tables
-        ("beside_table", "i8"),
-        ("token_table", "i8"),
-        ("head_table", "i8"),
-        ("attention_table", "i8"),
-        ("prefill_first", "i1"),
-        ("emits", "i1"),  # whether a prompt's last step makes a token
-        ("swaps", "i1"),
-    ],
-    align=True,
-)
-
 PREFILL_PHASE, DECODE_PHASE, COLOCATED_PHASE = range(3)
-
-CONTROL = np.dtype(
-    [
-        ("now", "f8"),
-        ("area", "f8"),  # sum of requests in the system times time [s]
-        ("until", "f8"),
-        ("random", "u8"),
-        ("tokens", "i8"),
-        ("pending", "i4"),  # requests without a replica of the first phase
-        ("pending_tail", "i4"),
-        ("homeless", "i4"),  # and of the decode phase
-        ("homeless_tail", "i4"),
-        ("next", "i4"),
-        ("oldest", "i4"),
-        ("heap", "i4"),
-        ("in_system", "i4"),
-        ("most_in_system", "i4"),
-        ("finished", "i4"),
-        ("rejected", "i4"),
-        ("starting", "i4"),  # lanes on the stack of those to start
-        ("routing", "i4"),
-        ("measure", "i4"),
-        ("turn", "i4"),  # of round robin
-        ("decode_turn", "i4"),
-        ("first_from_prefill", "i4"),  # the first token comes with the hand-over
-        ("block", "i4"),  # tokens
-        ("hash_block", "i4"),  # tokens of a block of the prefix cache; 0: none
-        ("hash_blocks", "i4"),  # engine blocks in it
-        ("contexts", "i4"),
-        ("queries", "i4"),
-        ("pasts", "i4"),
-        ("context_grid", "i4"),  # offsets into the tables
-        ("query_grid", "i4"),
-        ("past_grid", "i4"),
-        ("logged", "i4"),
-        ("logging", "i4"),
-        ("sample", "i4"),
-        ("first_pool", "i4"),  # number of replicas that requests arrive at
-        ("hits", "i8"),  # tokens found in the prefix cache
-        ("asked", "i8"),
-    ],
-    align=True,
-)
-
 LEAST_LOADED, POWER_OF_TWO, ROUND_ROBIN, RANDOM, SHARES = range(5)
 WORK, REQUESTS, TOKENS = range(3)
-
-TRANSFER_EVENT = np.dtype([("time", "f8"), ("request", "i4"), ("epoch", "i4")], align=True)
-FAILURE = np.dtype([("time", "f8"), ("replica", "i4"), ("up", "i4")], align=True)
-ACTIVITY = np.dtype([("start", "f8"), ("end", "f8"), ("request", "i4"), ("kind", "i4")], align=True)
 QUEUED_KIND, PREFILL_KIND, TRANSFER_KIND, DECODE_KIND, STALL_KIND = range(5)
 
 GAP_SMALLEST = 1e-6  # first bin of the histogram of gaps between tokens [s]
@@ -241,62 +46,11 @@ SAMPLED = 10  # figures per group and sample
 _NEVER = math.inf
 
 
-class World(NamedTuple):
-    """All arrays of a run; records as above where nothing else is said.
-
-    Attributes
-    ----------
-    request, lane, replica, group : records of each
-    control : one record
-    tables : step times and grids, one after the other
-    ring : (lanes, iterations) sequences of a lane that end in an iteration: first of a list
-    growth : (lanes, block size) sequences of a lane that need a block in an iteration
-    refers : (replicas, blocks of prompts) requests that refer to a cached block; -1: not there
-    older, newer : (replicas, blocks of prompts) order of use of cached blocks
-    offsets, ids : blocks of each prompt
-    starting : stack of lanes
-    heap : transfers by time of arrival
-    pairs : (groups, groups) rate of a transfer between replicas of two groups [B/s]
-    stage : (replicas, stages) when a stage of a pipeline is free [s]
-    tree : ends of steps, as a tree of minima [s]
-    gaps : histogram of times between tokens
-    samples, sample_times : (times, groups, figures)
-    log : activities
-    failures : by time
-    lost : requests that a failure takes
-    """
-
-    request: NDArray[Any]
-    lane: NDArray[Any]
-    replica: NDArray[Any]
-    group: NDArray[Any]
-    control: NDArray[Any]
-    tables: NDArray[np.float64]
-    ring: NDArray[np.int32]
-    growth: NDArray[np.int32]
-    refers: NDArray[np.int32]
-    older: NDArray[np.int32]
-    newer: NDArray[np.int32]
-    offsets: NDArray[np.int64]
-    ids: NDArray[np.int32]
-    starting: NDArray[np.int32]
-    heap: NDArray[Any]
-    pairs: NDArray[np.float64]
-    stage: NDArray[np.float64]
-    tree: NDArray[np.float64]
-    gaps: NDArray[np.int64]
-    samples: NDArray[np.float64]
-    sample_times: NDArray[np.float64]
-    log: NDArray[Any]
-    failures: NDArray[Any]
-    lost: NDArray[np.int64]
-
-
 # --------------------------------------------------------------------------------------------
 # Small structures
 
 
-@compiled(inline=True)
+@part(inline=True)
 def _set_end(w: World, at: int, value: float) -> None:
     """Put the end of a lane's step into the tree of minima."""
     i = (len(w.tree) >> 1) + at
@@ -310,7 +64,7 @@ def _set_end(w: World, at: int, value: float) -> None:
         i >>= 1
 
 
-@compiled(inline=True)
+@part(inline=True)
 def _earliest(w: World) -> int:
     """The lane whose step ends first; the lowest of several."""
     size = len(w.tree) >> 1
@@ -320,7 +74,7 @@ def _earliest(w: World) -> int:
     return i - size
 
 
-@compiled()
+@part()
 def _push(w: World, time: float, who: int, epoch: int) -> None:
     i = w.control[0].heap
     w.control[0].heap = i + 1
@@ -338,7 +92,7 @@ def _push(w: World, time: float, who: int, epoch: int) -> None:
     w.heap[i].epoch = epoch
 
 
-@compiled()
+@part()
 def _pop(w: World) -> tuple[int, int]:
     """Remove the first transfer; its request, and -1 where it is void."""
     top, epoch = w.heap[0].request, w.heap[0].epoch
@@ -367,7 +121,7 @@ def _pop(w: World) -> tuple[int, int]:
     return top, epoch
 
 
-@compiled(inline=True)
+@part(inline=True)
 def _random(w: World) -> float:
     """A number in [0, 1): SplitMix64."""
     x = w.control[0].random + np.uint64(0x9E3779B97F4A7C15)
@@ -378,7 +132,7 @@ def _random(w: World) -> float:
     return float(x >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
-@compiled(inline=True)
+@part(inline=True)
 def _log(w: World, who: int, kind: int, start: float, end: float) -> None:
     """Note an activity of a request, where somebody wants to see it."""
     if w.control[0].logging and end > start:
@@ -391,7 +145,7 @@ def _log(w: World, who: int, kind: int, start: float, end: float) -> None:
         w.control[0].logged = n + 1
 
 
-@compiled(inline=True)
+@part(inline=True)
 def _count_gap(w: World, gap: float, number: int) -> None:
     """Add `number` gaps between tokens to the histogram."""
     if number > 0 and gap > 0.0:
@@ -399,7 +153,7 @@ def _count_gap(w: World, gap: float, number: int) -> None:
         w.gaps[min(max(k, 0), GAP_BINS - 1)] += number
 
 
-@compiled(inline=True)
+@part(inline=True)
 def _use(w: World, r: int, blocks: int, now: float) -> None:
     """Change the number of blocks in use."""
     here = w.replica[r]
@@ -414,7 +168,7 @@ def _use(w: World, r: int, blocks: int, now: float) -> None:
 # Step times: linear interpolation in tables
 
 
-@compiled(inline=True)
+@part(inline=True)
 def _node(w: World, grid: int, count: int, value: float) -> int:
     """Index of the grid's interval that holds `value`."""
     low, high = 0, count - 1
@@ -427,7 +181,7 @@ def _node(w: World, grid: int, count: int, value: float) -> int:
     return low
 
 
-@compiled(inline=True)
+@part(inline=True)
 def _chunk_attention(w: World, g: int, query: int, past: int) -> float:
     """Attention of one chunk of a prompt, without launches. [s]"""
     c = w.control[0]
@@ -449,7 +203,7 @@ def _chunk_attention(w: World, g: int, query: int, past: int) -> float:
     return query * value
 
 
-@compiled()
+@part()
 def _prompt_seconds(w: World, g: int, query: int, cached: int) -> float:
     """Time of a prompt that has a replica of the group for itself. [s]"""
     budget = w.group[g].budget
@@ -469,7 +223,7 @@ def _prompt_seconds(w: World, g: int, query: int, cached: int) -> float:
 # Prefix cache: blocks of prompts, least recently used ones go first
 
 
-@compiled()
+@part()
 def _lru_remove(w: World, r: int, b: int) -> None:
     here = w.replica[r]
     o, n = w.older[r, b], w.newer[r, b]
@@ -484,7 +238,7 @@ def _lru_remove(w: World, r: int, b: int) -> None:
     here.cached -= 1
 
 
-@compiled()
+@part()
 def _lru_add(w: World, r: int, b: int) -> None:
     """Most recently used: the head."""
     here = w.replica[r]
@@ -498,7 +252,7 @@ def _lru_add(w: World, r: int, b: int) -> None:
     here.cached += 1
 
 
-@compiled()
+@part()
 def _refer(w: World, i: int, r: int, start: int, stop: int, now: float, keep: bool) -> None:
     """Refer to the blocks `start` to `stop` of a prompt; `keep`: the request holds copies that it drops."""
     for k in range(start, stop):
@@ -517,7 +271,7 @@ def _refer(w: World, i: int, r: int, start: int, stop: int, now: float, keep: bo
     w.request[i].shared = stop
 
 
-@compiled()
+@part()
 def _found(w: World, i: int, r: int) -> int:
     """Leading blocks of a prompt that are in the cache; at least one token is left to compute."""
     most = min((w.request[i].isl - 1) // w.control[0].hash_block, w.offsets[i + 1] - w.offsets[i])
@@ -527,7 +281,7 @@ def _found(w: World, i: int, r: int) -> int:
     return k
 
 
-@compiled()
+@part()
 def _forget(w: World, i: int, r: int, now: float) -> None:
     """Drop the references of a request; its last block goes first when the cache is full."""
     for k in range(w.request[i].shared - 1, -1, -1):
@@ -539,7 +293,7 @@ def _forget(w: World, i: int, r: int, now: float) -> None:
     w.request[i].shared = 0
 
 
-@compiled()
+@part()
 def _evict(w: World, r: int, blocks: int, capacity: int) -> None:
     """Make room for `blocks` by dropping cached ones."""
     here = w.replica[r]
@@ -550,20 +304,19 @@ def _evict(w: World, r: int, blocks: int, capacity: int) -> None:
         here.evictions += 1
 
 
-@compiled(inline=True)
+@part(inline=True)
 def _allocate(w: World, r: int, blocks: int, now: float) -> bool:
-    """Take blocks if there are as many; whether there were."""
+    """Take blocks if there are as many; whether there were. Cached ones make way."""
     capacity = w.group[w.replica[r].group].blocks
-    if w.replica[r].cached > 0:
-        _evict(w, r, blocks, capacity)
-    free = capacity - w.replica[r].used - w.replica[r].cached * w.control[0].hash_blocks
-    fits = free >= blocks
+    fits = capacity - w.replica[r].used >= blocks
     if fits:
+        if w.replica[r].cached > 0:
+            _evict(w, r, blocks, capacity)
         _use(w, r, blocks, now)
     return fits
 
 
-@compiled(inline=True)
+@part(inline=True)
 def _release(w: World, i: int, r: int, grown: int, now: float) -> None:
     """Give back what a request holds on a replica."""
     _use(w, r, -(w.request[i].held + grown), now)
@@ -572,16 +325,22 @@ def _release(w: World, i: int, r: int, grown: int, now: float) -> None:
         _forget(w, i, r, now)
 
 
-@compiled(inline=True)
+@part(inline=True)
 def _blocks(tokens: int, block: int) -> int:
     return (tokens + block - 1) // block
+
+
+@part(inline=True)
+def _last_blocks(w: World, i: int, early: int) -> int:
+    """Blocks of a sequence at its last token; `early`: tokens that are made before it decodes."""
+    return _blocks(w.request[i].kv_decode + w.request[i].osl - early, w.control[0].block)
 
 
 # --------------------------------------------------------------------------------------------
 # Routing
 
 
-@compiled(inline=True)
+@part(inline=True)
 def _lane_to_start(w: World, r: int) -> None:
     """Put an idle lane of the replica, the emptiest, on the stack of those to start."""
     first = w.replica[r].first_lane
@@ -590,12 +349,18 @@ def _lane_to_start(w: World, r: int) -> None:
         if w.lane[k].busy == IDLE and (best < 0 or w.lane[k].batch < w.lane[best].batch):
             best = k
     if best >= 0:
-        w.lane[best].busy = CALLED
-        w.starting[w.control[0].starting] = best
-        w.control[0].starting += 1
+        _call(w, best)
 
 
-@compiled(inline=True)
+@part(inline=True)
+def _call(w: World, k: int) -> None:
+    """Put a lane on the stack of those to start."""
+    w.lane[k].busy = CALLED
+    w.starting[w.control[0].starting] = k
+    w.control[0].starting += 1
+
+
+@part(inline=True)
 def _load(w: World, r: int, own: float, now: float) -> float:
     """How loaded a replica is for a request that would take `own` seconds on it."""
     here = w.replica[r]
@@ -615,7 +380,18 @@ def _load(w: World, r: int, own: float, now: float) -> float:
     return rest / lanes + own
 
 
-@compiled()
+@part(inline=True)
+def _serves(w: World, r: int, isl: int, source: int) -> bool:
+    """Whether a replica may take a prompt of `isl` tokens, or what one of group `source` has computed."""
+    g = w.replica[r].group
+    if w.replica[r].up == 0:
+        return False
+    if source >= 0:
+        return w.pairs[source, g] > 0.0
+    return w.group[g].least <= isl and isl <= w.group[g].most
+
+
+@part()
 def _route(w: World, i: int, now: float) -> int:
     """The replica that computes a prompt; -1 where none is up."""
     c = w.control[0]
@@ -623,10 +399,10 @@ def _route(w: World, i: int, now: float) -> int:
     routing = c.routing
     wanted = -1
     if routing == SHARES:
-        wanted = _by_share(w, 0, c.first_pool, isl)
+        wanted = _by_share(w, 0, c.first_pool, isl, -1)
     drawn_a = drawn_b = -1
     if routing in (POWER_OF_TWO, RANDOM):
-        drawn_a, drawn_b = _drawn(w, 0, c.first_pool, isl, routing)
+        drawn_a, drawn_b = _drawn(w, 0, c.first_pool, isl, -1)
     best, lowest, last_g, own, chosen_own = -1, _NEVER, -1, 0.0, 0.0
     start = 0
     if routing == ROUND_ROBIN:
@@ -636,7 +412,7 @@ def _route(w: World, i: int, now: float) -> int:
         if r >= c.first_pool:
             r -= c.first_pool
         g = w.replica[r].group
-        if w.replica[r].up == 0 or isl < w.group[g].least or isl > w.group[g].most:
+        if not _serves(w, r, isl, -1):
             continue
         if wanted >= 0 and g != wanted:
             continue
@@ -656,18 +432,18 @@ def _route(w: World, i: int, now: float) -> int:
     return best
 
 
-@compiled()
-def _by_share(w: World, start: int, stop: int, isl: int) -> int:
+@part()
+def _by_share(w: World, start: int, stop: int, isl: int, source: int) -> int:
     """The group whose turn it is by the shares of the plan; -1 where none is up."""
     best = -1
     r = start
     total = 0.0
     while r < stop:
         g = w.replica[r].group
-        up = False
+        serves = False
         for k in range(w.group[g].first, w.group[g].first + w.group[g].replicas):
-            up = up or w.replica[k].up == 1
-        if up and (isl < 0 or (w.group[g].least <= isl and isl <= w.group[g].most)):
+            serves = serves or _serves(w, k, isl, source)
+        if serves:
             w.group[g].credit += w.group[g].share
             total += w.group[g].share
             if best < 0 or w.group[g].credit > w.group[best].credit:
@@ -678,26 +454,24 @@ def _by_share(w: World, start: int, stop: int, isl: int) -> int:
     return best
 
 
-@compiled()
-def _drawn(w: World, start: int, stop: int, isl: int, routing: int) -> tuple[int, int]:
+@part()
+def _drawn(w: World, start: int, stop: int, isl: int, source: int) -> tuple[int, int]:
     """One replica at random, and for the power of two another."""
     count = 0
     for r in range(start, stop):
-        g = w.replica[r].group
-        count += w.replica[r].up == 1 and (isl < 0 or (w.group[g].least <= isl and isl <= w.group[g].most))
+        count += _serves(w, r, isl, source)
     if count == 0:
         return -1, -1
     a = int(_random(w) * count)
     b = a
-    if routing == POWER_OF_TWO and count > 1:
+    if w.control[0].routing == POWER_OF_TWO and count > 1:
         b = int(_random(w) * (count - 1))
         if b >= a:
             b += 1
     first = second = -1
     k = 0
     for r in range(start, stop):
-        g = w.replica[r].group
-        if w.replica[r].up == 1 and (isl < 0 or (w.group[g].least <= isl and isl <= w.group[g].most)):
+        if _serves(w, r, isl, source):
             if k == a:
                 first = r
             if k == b:
@@ -706,7 +480,7 @@ def _drawn(w: World, start: int, stop: int, isl: int, routing: int) -> tuple[int
     return first, second
 
 
-@compiled()
+@part()
 def _route_decode(w: World, p: int) -> int:
     """The replica that decodes what replica `p` has computed; -1 where none is up."""
     c = w.control[0]
@@ -715,17 +489,17 @@ def _route_decode(w: World, p: int) -> int:
     routing = c.routing
     wanted = -1
     if routing == SHARES:
-        wanted = _by_share(w, start, stop, -1)
+        wanted = _by_share(w, start, stop, -1, source)
     drawn_a = drawn_b = -1
     if routing in (POWER_OF_TWO, RANDOM):
-        drawn_a, drawn_b = _drawn(w, start, stop, -1, routing)
+        drawn_a, drawn_b = _drawn(w, start, stop, -1, source)
     best, lowest = -1, _NEVER
     for step in range(stop - start):
         r = start + step
         if routing == ROUND_ROBIN:
             r = start + (c.decode_turn + step) % (stop - start)
         g = w.replica[r].group
-        if w.replica[r].up == 0 or w.pairs[source, g] <= 0.0:
+        if not _serves(w, r, -1, source):
             continue
         if (wanted >= 0 and g != wanted) or (drawn_a >= 0 and r != drawn_a and r != drawn_b):
             continue
@@ -746,7 +520,7 @@ def _route_decode(w: World, p: int) -> int:
 # Queues
 
 
-@compiled(inline=True)
+@part(inline=True)
 def _enqueue(w: World, i: int, r: int) -> None:
     """Last in the queue of prompts."""
     here = w.replica[r]
@@ -762,7 +536,7 @@ def _enqueue(w: World, i: int, r: int) -> None:
     here.queued_tokens += w.request[i].isl + w.request[i].made - w.request[i].cached
 
 
-@compiled()
+@part()
 def _enqueue_first(w: World, i: int, r: int) -> None:
     """First in the queue: a request that was there before."""
     here = w.replica[r]
@@ -778,7 +552,7 @@ def _enqueue_first(w: World, i: int, r: int) -> None:
     here.queued_tokens += w.request[i].isl + w.request[i].made - w.request[i].cached
 
 
-@compiled(inline=True)
+@part(inline=True)
 def _dequeue(w: World, r: int) -> None:
     here = w.replica[r]
     i = here.head
@@ -791,7 +565,7 @@ def _dequeue(w: World, r: int) -> None:
     here.queued_tokens -= w.request[i].isl + w.request[i].made - w.request[i].cached
 
 
-@compiled()
+@part()
 def _unlink_waiting(w: World, i: int, r: int) -> None:
     """Out of the queue for decoding."""
     here = w.replica[r]
@@ -807,7 +581,7 @@ def _unlink_waiting(w: World, i: int, r: int) -> None:
     here.waiting -= 1
 
 
-@compiled()
+@part()
 def _reject(w: World, i: int) -> None:
     """A request that can never be served."""
     w.request[i].state = REJECTED
@@ -815,7 +589,7 @@ def _reject(w: World, i: int) -> None:
     w.control[0].in_system -= 1
 
 
-@compiled(inline=True)
+@part(inline=True)
 def _arrive(w: World, i: int, now: float) -> None:
     """Send a request to a replica of the first phase, or keep it until one is up."""
     r = _route(w, i, now)
@@ -839,7 +613,23 @@ def _arrive(w: World, i: int, now: float) -> None:
 # From prefill to decode
 
 
-@compiled(inline=True)
+@part()
+def _emit(w: World, i: int, r: int, now: float) -> None:
+    """A request gets the token that comes with its prompt."""
+    if math.isnan(w.request[i].first):
+        w.request[i].first = now
+        w.request[i].stall = 0.0
+    else:
+        own = now - w.request[i].last
+        _count_gap(w, own, 1)
+        w.request[i].stall += own
+    w.request[i].made += 1
+    w.request[i].last = now
+    w.control[0].tokens += 1
+    w.replica[r].tokens += 1
+
+
+@part(inline=True)
 def _ready(w: World, i: int, k: int, now: float) -> None:
     """A sequence joins its lane at the next step."""
     w.request[i].state = READY
@@ -851,13 +641,12 @@ def _ready(w: World, i: int, k: int, now: float) -> None:
     else:
         w.lane[k].ready = i
     w.lane[k].ready_tail = i
+    w.lane[k].joining += 1
     if w.lane[k].busy == IDLE:
-        w.lane[k].busy = CALLED
-        w.starting[w.control[0].starting] = k
-        w.control[0].starting += 1
+        _call(w, k)
 
 
-@compiled()
+@part()
 def _arrived(w: World, i: int, now: float) -> None:
     """A KV cache is where it will be used: the prefill side forgets it."""
     p, d = w.request[i].prefill, w.request[i].decode
@@ -866,25 +655,25 @@ def _arrived(w: World, i: int, now: float) -> None:
     w.replica[d].incoming -= 1
     _log(w, i, TRANSFER_KIND, w.request[i].prompted, now)
     w.request[i].held = _blocks(w.request[i].base, w.control[0].block)
-    if w.control[0].first_from_prefill and w.request[i].made == 0:
-        w.request[i].made = 1
-        w.request[i].first = now
-        w.request[i].last = now
-        w.control[0].tokens += 1
-        w.replica[d].tokens += 1
-        if w.request[i].osl <= 1:
+    if w.control[0].first_from_prefill:
+        _emit(w, i, d, now)
+        if w.request[i].made >= w.request[i].osl:
             _finish(w, i, d, 0, now)
             return
-    k = w.replica[d].first_lane
-    _ready(w, i, k, now)
+    first = w.replica[d].first_lane
+    best = first
+    for k in range(first + 1, first + w.group[w.replica[d].group].lanes):
+        if w.lane[k].batch + w.lane[k].joining < w.lane[best].batch + w.lane[best].joining:
+            best = k
+    _ready(w, i, best, now)
 
 
-@compiled()
+@part()
 def _release_prompt(w: World, i: int, p: int, now: float) -> None:
     _release(w, i, p, 0, now)
 
 
-@compiled()
+@part()
 def _finish(w: World, i: int, r: int, grown: int, now: float) -> None:
     """A request has all its tokens."""
     _release(w, i, r, grown, now)
@@ -895,23 +684,25 @@ def _finish(w: World, i: int, r: int, grown: int, now: float) -> None:
     w.control[0].in_system -= 1
 
 
-@compiled()
+@part()
 def _admit(w: World, d: int, now: float) -> None:
-    """Start the transfers that replica `d` has room for, in order of arrival."""
+    """Start the transfers that replica `d` has room for, in order; sequences it has preempted go first."""
     g = w.replica[d].group
+    if w.replica[d].head >= 0:
+        return
     while w.replica[d].wait_head >= 0 and w.replica[d].sequences < w.group[g].limit:
         i = w.replica[d].wait_head
         p = w.request[i].prefill
         tokens = w.request[i].kv_decode + w.request[i].made
         blocks = _blocks(tokens, w.control[0].block)
-        if not _allocate(w, d, blocks, now):
-            if w.replica[d].used > 0:
-                return
-            _unlink_waiting(w, i, d)  # too long for this replica
+        if _last_blocks(w, i, w.control[0].first_from_prefill) > w.group[g].blocks:
+            _unlink_waiting(w, i, d)
             _release_prompt(w, i, p, now)
             _lane_to_start(w, p)
             _reject(w, i)
             continue
+        if not _allocate(w, d, blocks, now):
+            return
         _unlink_waiting(w, i, d)
         w.replica[d].sequences += 1
         w.replica[d].incoming += 1
@@ -934,7 +725,7 @@ def _admit(w: World, d: int, now: float) -> None:
             _push(w, end, i, w.request[i].epoch)
 
 
-@compiled()
+@part()
 def _hand_over(w: World, i: int, now: float) -> None:
     """A prompt is computed: it waits for blocks of a decode replica."""
     d = _route_decode(w, w.request[i].prefill)
@@ -963,7 +754,7 @@ def _hand_over(w: World, i: int, now: float) -> None:
 # The sequences of a lane
 
 
-@compiled(inline=True)
+@part(inline=True)
 def _join(w: World, k: int) -> None:
     """Take in the sequences that are ready."""
     here = w.lane[k]
@@ -995,9 +786,10 @@ def _join(w: World, k: int) -> None:
         i = after
     here.ready = -1
     here.ready_tail = -1
+    here.joining = 0
 
 
-@compiled()
+@part()
 def _leave(w: World, i: int, k: int) -> int:
     """Take a sequence out of its lane; the blocks that it has grown by since it joined."""
     here = w.lane[k]
@@ -1027,9 +819,9 @@ def _leave(w: World, i: int, k: int) -> int:
     return _blocks(base + steps, block) - _blocks(base, block)
 
 
-@compiled()
+@part()
 def _preempt(w: World, k: int, now: float) -> None:
-    """Throw the youngest sequence out of a lane; whether there was one, and room may now be found."""
+    """Throw the youngest sequence out of a lane."""
     here = w.lane[k]
     r = here.replica
     g = w.replica[r].group
@@ -1054,19 +846,15 @@ def _preempt(w: World, k: int, now: float) -> None:
         w.request[i].stall = here.stall - w.request[i].stall
         w.request[i].last = here.last_end
     steps = here.iteration - w.request[i].joined_at
-    alone = here.batch == 1 and w.replica[r].sequences == 1
     grown = _leave(w, i, k)
     w.request[i].made += steps
-    swapped = w.group[g].swaps and not alone
+    swapped = w.group[g].swaps
     if swapped:
         blocks = w.request[i].held + grown + w.request[i].shared * w.control[0].hash_blocks
         here.extra += blocks * w.group[g].swap_rate
         w.replica[r].swaps += 1
     _release(w, i, r, grown, now)
     w.replica[r].sequences -= 1
-    if alone:  # it fills the cache by itself
-        _reject(w, i)
-        return
     w.replica[r].preemptions += 1
     w.request[i].preempted += 1
     w.request[i].done = 0
@@ -1076,7 +864,7 @@ def _preempt(w: World, k: int, now: float) -> None:
     _enqueue_first(w, i, r)
 
 
-@compiled()
+@part()
 def _make_room(w: World, k: int, now: float) -> None:
     """Throw sequences out until there are blocks for the next token of all others."""
     here = w.lane[k]
@@ -1087,7 +875,7 @@ def _make_room(w: World, k: int, now: float) -> None:
         _preempt(w, k, now)
 
 
-@compiled(inline=True)
+@part(inline=True)
 def _take_prompts(w: World, k: int, room: int, now: float) -> None:
     """Fill a step with prompts, first come, first served. Counts are left in the lane."""
     here = w.lane[k]
@@ -1103,6 +891,13 @@ def _take_prompts(w: World, k: int, room: int, now: float) -> None:
             made = w.request[i].made
             tokens = w.request[i].kv_decode + made if colocated else w.request[i].kv_prompt + made
             total = _blocks(tokens, w.control[0].block)
+            most = _last_blocks(w, i, w.group[g].emits) if colocated else total
+            if most > w.group[g].blocks:  # it would never end
+                _dequeue(w, r)
+                w.replica[r].work -= w.request[i].work
+                _reject(w, i)
+                i = -1
+                continue
             found = 0
             if w.control[0].hash_block > 0 and w.request[i].state != SWAPPED:
                 found = _found(w, i, r)
@@ -1111,13 +906,7 @@ def _take_prompts(w: World, k: int, room: int, now: float) -> None:
             if not _allocate(w, r, blocks, now):
                 if found > 0:
                     _forget(w, i, r, now)
-                if w.replica[r].used > 0:
-                    break
-                _dequeue(w, r)
-                w.replica[r].work -= w.request[i].work
-                _reject(w, i)
-                i = -1
-                continue
+                break
             _dequeue(w, r)
             w.replica[r].sequences += 1
             w.request[i].held = blocks
@@ -1166,7 +955,7 @@ def _take_prompts(w: World, k: int, room: int, now: float) -> None:
 # Steps
 
 
-@compiled(inline=True)
+@part(inline=True)
 def _step_times(w: World, k: int, g: int) -> tuple[float, float]:
     """Duration of the lane's step, and of its decoding alone. [s]"""
     here, here_group, c = w.lane[k], w.group[g], w.control[0]
@@ -1206,120 +995,147 @@ def _step_times(w: World, k: int, g: int) -> tuple[float, float]:
     return time, alone
 
 
-@compiled(inline=True)
+@part(inline=True)
+def _decode_next(w: World, k: int, now: float) -> None:
+    """All sequences of a lane decode in its next step; the youngest are thrown out where blocks are short."""
+    here = w.lane[k]
+    need = w.growth[k, (here.iteration + 1) % w.control[0].block]
+    if need > 0 and not _allocate(w, here.replica, need, now):
+        _make_room(w, k, now)
+    here.decodes = here.batch
+
+
+@part(inline=True)
+def _choose(w: World, k: int, g: int, now: float) -> None:
+    """What a lane computes in its next step: decoding first or, by the other policy, prompts."""
+    here = w.lane[k]
+    r = here.replica
+    here.decodes = here.query = here.prompts = here.rows = 0
+    here.attention = 0.0
+    here.completing = here.completing_tail = -1
+    _join(w, k)
+    before = w.replica[r].preemptions
+    if here.batch > 0 and w.group[g].prefill_first == 0:
+        _decode_next(w, k, now)
+    if w.replica[r].preemptions == before and (w.replica[r].head >= 0 or here.partial >= 0):
+        _take_prompts(w, k, w.group[g].budget - here.decodes, now)
+    if here.query == 0 and here.batch > here.decodes:  # no prompts that would hold up decoding
+        _decode_next(w, k, now)
+    if here.query == 0 and here.decodes == 0:
+        if w.replica[r].head >= 0:  # all were thrown out: they start again
+            _take_prompts(w, k, w.group[g].budget, now)
+        if here.query == 0 and here.ready >= 0:  # from host memory
+            _join(w, k)
+            _decode_next(w, k, now)
+
+
+@part(inline=True)
+def _launch(w: World, k: int, g: int, now: float) -> None:
+    """The step that was chosen begins."""
+    here = w.lane[k]
+    time, here.pure = _step_times(w, k, g)
+    time += here.extra
+    here.extra = 0.0
+    here.start = now
+    end = now + time
+    stages = w.group[g].stages
+    if stages > 1:
+        first = _pipeline(w, k, stages)
+        end = now
+        for s in range(stages):
+            end = max(end, w.stage[first, s]) + time / stages
+            w.stage[first, s] = end
+    here.end = end
+    here.busy = STEPPING
+    _set_end(w, k, end)
+
+
+@part(inline=True)
+def _pipeline(w: World, k: int, stages: int) -> int:
+    """The first of the lanes that share a pipeline with a lane."""
+    first = w.replica[w.lane[k].replica].first_lane
+    return first + (k - first) // stages * stages
+
+
+@part(inline=True)
 def _start(w: World, k: int, now: float) -> None:
     """Start the next step of a lane, or leave it idle."""
     here = w.lane[k]
     r = here.replica
     g = w.replica[r].group
+    stages = w.group[g].stages
     here.busy = STARTING
-    pipelined = w.group[g].stages > 1
-    if w.replica[r].up == 1:
-        work = here.batch > 0 or here.ready >= 0 or here.partial >= 0 or w.replica[r].head >= 0
-        if pipelined and work and w.stage[r, 0] > now:
+    work = here.batch > 0 or here.ready >= 0 or here.partial >= 0 or w.replica[r].head >= 0
+    if work and w.replica[r].up == 1:
+        free = w.stage[_pipeline(w, k, stages), 0] if stages > 1 else now
+        if free > now:
             here.busy = HELD_BACK
-            _set_end(w, k, w.stage[r, 0])
-        elif work:
-            _join(w, k)
-            here.query = 0
-            here.attention = 0.0
-            here.prompts = 0
-            here.rows = 0
-            here.completing = -1
-            here.completing_tail = -1
-            here.decodes = 0
-            stopping = w.group[g].prefill_first == 1  # prompts first, and decoding where there are none
-            preempted = False
-            while True:
-                if here.batch > 0 and not stopping:
-                    need = w.growth[k, (here.iteration + 1) % w.control[0].block]
-                    if need > 0 and not _allocate(w, r, need, now):
-                        preempted = True
-                        _make_room(w, k, now)
-                    here.decodes = here.batch
-                if (w.replica[r].head >= 0 or here.partial >= 0) and not preempted:
-                    _take_prompts(w, k, w.group[g].budget - here.decodes, now)
-                if here.query > 0 or not stopping:
-                    break
-                stopping = False
-                preempted = w.replica[r].head >= 0  # no room for them
-            if here.decodes == 0 and here.query == 0 and here.ready >= 0:  # swapped in: decode next
-                _join(w, k)
-                _make_room(w, k, now)
-                here.decodes = here.batch
+            _set_end(w, k, free)
+        else:
+            _choose(w, k, g, now)
             if here.decodes > 0 or here.query > 0:
-                time, alone = _step_times(w, k, g)
-                time += here.extra
-                here.extra = 0.0
-                here.pure = alone
-                here.start = now
-                end = now + time
-                if pipelined:
-                    part = time / w.group[g].stages
-                    at = now
-                    for s in range(w.group[g].stages):
-                        at = max(at, w.stage[r, s]) + part
-                        w.stage[r, s] = at
-                    end = at
-                here.end = end
-                here.busy = STEPPING
-                _set_end(w, k, end)
+                _launch(w, k, g, now)
+                if w.group[g].lanes > 1 and w.replica[r].head >= 0:
+                    _lane_to_start(w, r)
     if here.busy == STARTING:
         here.busy = IDLE
         _set_end(w, k, _NEVER)
+    if w.replica[r].wait_head >= 0 and w.replica[r].up == 1:
+        _admit(w, r, now)
 
 
-@compiled(inline=True)
-def _end(w: World, k: int, now: float) -> None:
-    """A step ends: tokens, ends of sequences, prompts that are computed."""
+@part(inline=True)
+def _end_decoding(w: World, k: int, now: float) -> bool:
+    """Every sequence of a step that ends has a token more; whether one has its last."""
     here = w.lane[k]
     r = here.replica
-    g = w.replica[r].group
     decodes = here.decodes
-    w.replica[r].steps += 1
-    w.replica[r].busy += now - here.start
-    freed = False
-    if decodes > 0:
-        if w.control[0].logging:
-            _log_decoding(w, k, now)
-        here.iteration += 1
-        w.control[0].tokens += decodes
-        w.replica[r].tokens += decodes
-        w.replica[r].decode_steps += 1
-        w.replica[r].step_decodes += decodes
-        w.replica[r].batch_time += decodes * (now - here.start)
-        gap = now - here.last_end
-        held_up = max(gap - here.pure, 0.0)
-        if decodes > here.fresh:
-            _count_gap(w, gap, decodes - here.fresh)
-            here.stall += held_up
-        here.last_end = now
-        here.context += decodes
-        i = here.tail
-        while here.fresh > 0:
-            here.fresh -= 1
-            if math.isnan(w.request[i].first):
-                w.request[i].first = now
-                w.request[i].stall = here.stall
-            else:
-                own = now - w.request[i].last
-                _count_gap(w, own, 1)
-                w.request[i].stall = here.stall - max(own - here.pure, 0.0) - w.request[i].stall
-            i = w.request[i].before
-        slot = here.iteration & (w.ring.shape[1] - 1)
-        i = w.ring[k, slot]
-        while i >= 0:
-            after = w.request[i].ring_next
-            w.request[i].stall = here.stall - w.request[i].stall
-            w.request[i].last = now
-            grown = _leave(w, i, k)
-            w.request[i].made = w.request[i].osl
-            _finish(w, i, r, grown, now)
-            freed = True
-            i = after
+    if w.control[0].logging:
+        _log_decoding(w, k, now)
+    here.iteration += 1
+    w.control[0].tokens += decodes
+    w.replica[r].tokens += decodes
+    w.replica[r].decode_steps += 1
+    w.replica[r].step_decodes += decodes
+    w.replica[r].batch_time += decodes * (now - here.start)
+    gap = now - here.last_end
+    if decodes > here.fresh:
+        _count_gap(w, gap, decodes - here.fresh)
+        here.stall += max(gap - here.pure, 0.0)
+    here.last_end = now
+    here.context += decodes
+    i = here.tail
+    while here.fresh > 0:
+        here.fresh -= 1
+        if math.isnan(w.request[i].first):
+            w.request[i].first = now
+            w.request[i].stall = here.stall
+        else:
+            own = now - w.request[i].last
+            _count_gap(w, own, 1)
+            w.request[i].stall = here.stall - max(own - here.pure, 0.0) - w.request[i].stall
+        i = w.request[i].before
+    i = w.ring[k, here.iteration & (w.ring.shape[1] - 1)]
+    ended = i >= 0
+    while i >= 0:
+        after = w.request[i].ring_next
+        w.request[i].stall = here.stall - w.request[i].stall
+        w.request[i].last = now
+        grown = _leave(w, i, k)
+        w.request[i].made = w.request[i].osl
+        _finish(w, i, r, grown, now)
+        i = after
+    return ended
+
+
+@part(inline=True)
+def _end_prompts(w: World, k: int, g: int, now: float) -> bool:
+    """Prompts that a step completes go on to decoding; whether one has all its tokens."""
+    here = w.lane[k]
+    r = here.replica
+    ended = False
     i = here.completing
-    here.completing = -1
-    here.completing_tail = -1
+    here.completing = here.completing_tail = -1
     while i >= 0:
         after = w.request[i].next
         w.request[i].prompted = now
@@ -1334,32 +1150,35 @@ def _end(w: World, k: int, now: float) -> None:
             _hand_over(w, i, now)
         else:
             if w.group[g].emits:
-                if math.isnan(w.request[i].first):
-                    w.request[i].first = now
-                    w.request[i].stall = 0.0
-                else:
-                    own = now - w.request[i].last
-                    _count_gap(w, own, 1)
-                    w.request[i].stall += own
-                w.request[i].made += 1
-                w.request[i].last = now
-                w.control[0].tokens += 1
-                w.replica[r].tokens += 1
+                _emit(w, i, r, now)
             if w.request[i].made >= w.request[i].osl:
                 _finish(w, i, r, 0, now)
-                freed = True
+                ended = True
             else:
                 _ready(w, i, k, now)
         i = after
     if w.control[0].logging and here.partial >= 0 and here.query > 0:
         _log(w, here.partial, PREFILL_KIND, here.start, now)
-    if freed and w.replica[r].wait_head >= 0:
+    return ended
+
+
+@part(inline=True)
+def _end(w: World, k: int, now: float) -> None:
+    """A step ends."""
+    here = w.lane[k]
+    r = here.replica
+    w.replica[r].steps += 1
+    w.replica[r].busy += now - here.start
+    ended = False
+    if here.decodes > 0:
+        ended = _end_decoding(w, k, now)
+    if here.query > 0:
+        ended = _end_prompts(w, k, w.replica[r].group, now) or ended
+    if ended and w.replica[r].wait_head >= 0:
         _admit(w, r, now)
-    if w.group[g].lanes > 1 and w.replica[r].head >= 0:
-        _lane_to_start(w, r)
 
 
-@compiled()
+@part()
 def _log_decoding(w: World, k: int, now: float) -> None:
     """Decoding and stalls of the sequences of a step that ends."""
     here = w.lane[k]
@@ -1380,7 +1199,7 @@ def _log_decoding(w: World, k: int, now: float) -> None:
 # Failures
 
 
-@compiled()
+@part()
 def _lose(w: World, i: int, r: int, now: float) -> int:
     """What becomes of a request when replica `r` fails: 0 nothing, 1 from its prompt, 2 handed over anew."""
     state = w.request[i].state
@@ -1401,14 +1220,16 @@ def _lose(w: World, i: int, r: int, now: float) -> int:
             return 2
         if state == DECODE:
             k = w.request[i].lane
-            w.request[i].made += w.lane[k].iteration - w.request[i].joined_at
-            w.request[i].last = w.lane[k].last_end if w.request[i].made > 0 else w.request[i].last
+            if w.lane[k].iteration > w.request[i].joined_at:
+                w.request[i].made += w.lane[k].iteration - w.request[i].joined_at
+                w.request[i].last = w.lane[k].last_end
+                w.request[i].stall = w.lane[k].stall - w.request[i].stall
         if before or state in (DECODE, READY):
             return 1
     return 0
 
 
-@compiled()
+@part()
 def _drop_homeless(w: World, r: int) -> None:
     """Requests that found no decode replica lose their KV cache with replica `r`: off the list."""
     kept = -1
@@ -1427,7 +1248,7 @@ def _drop_homeless(w: World, r: int) -> None:
     w.control[0].homeless_tail = kept
 
 
-@compiled()
+@part()
 def _fail(w: World, r: int, now: float) -> None:
     """A replica is gone, with all that it held; its requests start again elsewhere."""
     if w.replica[r].up == 0:
@@ -1444,9 +1265,8 @@ def _fail(w: World, r: int, now: float) -> None:
     for k in range(w.replica[r].first_lane, w.replica[r].first_lane + w.group[g].lanes):
         here = w.lane[k]
         here.busy = IDLE
-        here.batch = 0
-        here.fresh = 0
-        here.context = 0.0
+        here.batch = here.fresh = here.joining = 0
+        here.context = here.extra = 0.0
         here.head = here.tail = here.ready = here.ready_tail = here.partial = -1
         here.completing = here.completing_tail = -1
         for slot in range(w.ring.shape[1]):
@@ -1454,8 +1274,8 @@ def _fail(w: World, r: int, now: float) -> None:
         for phase in range(w.growth.shape[1]):
             w.growth[k, phase] = 0
         _set_end(w, k, _NEVER)
-    for s in range(w.stage.shape[1]):
-        w.stage[r, s] = 0.0
+        for s in range(w.stage.shape[1]):
+            w.stage[k, s] = 0.0
     here_r = w.replica[r]
     _use(w, r, -here_r.used, now)
     here_r.head = here_r.tail = here_r.wait_head = here_r.wait_tail = -1
@@ -1478,7 +1298,6 @@ def _fail(w: World, r: int, now: float) -> None:
             w.request[i].held = 0
             w.request[i].shared = 0
             w.request[i].preempted += 1
-            w.request[i].stall = 0.0
             _arrive(w, i, now)
     for other in range(len(w.replica)):
         if w.replica[other].up == 1:
@@ -1487,7 +1306,7 @@ def _fail(w: World, r: int, now: float) -> None:
             _lane_to_start(w, other)
 
 
-@compiled()
+@part()
 def _recover(w: World, r: int, now: float) -> None:
     """A replica is back, empty; requests that found none are sent out."""
     w.replica[r].up = 1
@@ -1510,7 +1329,7 @@ def _recover(w: World, r: int, now: float) -> None:
 # The loop
 
 
-@compiled()
+@part()
 def _sample(w: World, n: int) -> None:
     """Figures of every group at one instant."""
     for r in range(len(w.replica)):
@@ -1529,7 +1348,7 @@ def _sample(w: World, n: int) -> None:
             row[5] += w.lane[k].busy == STEPPING
 
 
-@compiled()
+@entry
 def run(w: World) -> None:
     """Process events until none is left or the next is after ``control.until``."""
     failure = 0
@@ -1558,20 +1377,20 @@ def run(w: World) -> None:
             k = _earliest(w)
             if w.lane[k].busy == STEPPING:
                 _end(w, k, now)
-            w.lane[k].busy = CALLED
-            w.starting[w.control[0].starting] = k
-            w.control[0].starting += 1
+            _call(w, k)
         elif kind == 1:
-            i, epoch = _pop(w)
-            if epoch == w.request[i].epoch and w.request[i].state == TRANSFER:
-                _arrived(w, i, now)
+            while w.control[0].heap > 0 and w.heap[0].time == now:
+                i, epoch = _pop(w)
+                if epoch == w.request[i].epoch and w.request[i].state == TRANSFER:
+                    d = w.request[i].decode
+                    _arrived(w, i, now)
+                    if w.request[i].state == DONE:  # with the token of its prefill: there is room again
+                        _admit(w, d, now)
         elif kind == 2:
             i = coming
             while i < number and w.request[i].arrival == now:
                 w.control[0].in_system += 1
                 w.control[0].next = i + 1
-                if w.request[i].osl < 1:
-                    w.request[i].osl = 1
                 _arrive(w, i, now)
                 i += 1
             w.control[0].most_in_system = max(w.control[0].most_in_system, w.control[0].in_system)
