@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from scipy.optimize import brentq
 from scipy.stats import poisson
+from simulator_clusters import cluster_of_groups, group, linear_tables, requests_of, simulate
 
 from planner.queueing import md1_mean_ttft, md1_mean_ttft_pipeline, md1_mean_ttft_tensor_parallel
 from planner.queueing.numeric import erlang_c
 from planner.simulator.cluster import LoadMeasure, Outcome, Router
 from planner.specs import Phase
-from simulator_clusters import cluster_of_groups, group, linear_tables, requests_of, simulate
 
 pytestmark = [pytest.mark.slow, pytest.mark.oracle]
 

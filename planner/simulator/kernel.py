@@ -850,6 +850,7 @@ def _preempt(w: World, k: int, now: float) -> None:
     w.request[i].made += steps
     swapped = w.group[g].swaps
     if swapped:
+        w.request[i].base += steps
         blocks = w.request[i].held + grown + w.request[i].shared * w.control[0].hash_blocks
         here.extra += blocks * w.group[g].swap_rate
         w.replica[r].swaps += 1
@@ -888,8 +889,9 @@ def _take_prompts(w: World, k: int, room: int, now: float) -> None:
             i = w.replica[r].head
             if i < 0 or w.replica[r].sequences >= w.group[g].limit:
                 break
-            made = w.request[i].made
-            tokens = w.request[i].kv_decode + made if colocated else w.request[i].kv_prompt + made
+            tokens = w.request[i].made + (w.request[i].kv_decode if colocated else w.request[i].kv_prompt)
+            if w.request[i].state == SWAPPED:
+                tokens = w.request[i].base
             total = _blocks(tokens, w.control[0].block)
             most = _last_blocks(w, i, w.group[g].emits) if colocated else total
             if most > w.group[g].blocks:  # it would never end
@@ -902,8 +904,13 @@ def _take_prompts(w: World, k: int, room: int, now: float) -> None:
             if w.control[0].hash_block > 0 and w.request[i].state != SWAPPED:
                 found = _found(w, i, r)
                 _refer(w, i, r, 0, found, now, False)
-            blocks = max(total - found * w.control[0].hash_blocks, 0)
-            if not _allocate(w, r, blocks, now):
+            blocks = total - found * w.control[0].hash_blocks
+            spare = (
+                0  # for its next token, where none comes with the prompt: or it might be thrown out at once
+            )
+            if w.request[i].state == SWAPPED or (colocated and w.group[g].emits == 0):
+                spare = _blocks(tokens + 1, w.control[0].block) - total
+            if w.group[g].blocks - w.replica[r].used < blocks + spare or not _allocate(w, r, blocks, now):
                 if found > 0:
                     _forget(w, i, r, now)
                 break
@@ -1385,6 +1392,7 @@ def run(w: World) -> None:
                     d = w.request[i].decode
                     _arrived(w, i, now)
                     if w.request[i].state == DONE:  # with the token of its prefill: there is room again
+                        _lane_to_start(w, d)
                         _admit(w, d, now)
         elif kind == 2:
             i = coming
