@@ -253,7 +253,8 @@ def run_cluster(
     Raises
     ------
     SpecError
-        If the blocks of a trace are too many to keep books of.
+        There are no requests, or they do not come by arrival; a failure makes no
+        sense; blocks of a trace do not fill those of the engine, or are too many to keep books of.
     """
     world = _world(cluster, requests, holdings, seed, until, samples, log_capacity)
     kernel.run(world)
@@ -270,6 +271,8 @@ def _world(
     log_capacity: int,
 ) -> records.World:
     """The arrays of one run."""
+    if requests.number == 0:
+        raise SpecError("there are no requests to simulate")
     tables, group = _group_records(cluster)
     lane, replica = _replica_records(cluster)
     control = _control_record(cluster, requests, seed, until, log_capacity > 0)
@@ -329,8 +332,6 @@ def _outcome(cluster: Cluster, requests: Requests, world: records.World) -> Outc
 
 def _request_records(requests: Requests, holdings: Holdings) -> NDArray[Any]:
     """One record per request. An engine makes a token of whatever prompt: no output is an output of one."""
-    if requests.number == 0:
-        raise SpecError("there are no requests to simulate")
     arrival = requests.arrival
     if not (np.isfinite(arrival).all() and arrival[0] >= 0 and (np.diff(arrival) >= 0).all()):
         raise SpecError("requests to simulate must come by arrival, from 0 s on")
