@@ -43,7 +43,7 @@ class Grids:
         contexts = np.unique([0.0, *_geometric(longest), *(k for k in kinks if k < longest)])
         return cls(
             contexts=contexts,
-            queries=np.unique([1.0, 2.0, 4.0, *_geometric(longest_chunk)]),
+            queries=np.unique([*np.arange(1.0, _SHORTEST), *_geometric(longest_chunk)]),
             pasts=np.unique([0.0, 1.0, *_geometric(longest)]),
         )
 
