@@ -16,15 +16,22 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _OPTIONS = {"error_model": "numpy", "nogil": True, "_nrt": False}
 
 
-def part(inline: bool = False) -> Callable[[Function], Function]:
-    """A function that only compiled ones of its own file call; `inline` puts its code where it is called.
+def part(*, inline: bool = False, once: bool = False) -> Callable[[Function], Function]:
+    """A function that only compiled ones of its own file call.
 
+    Its code is put where it is called: with `inline` by the compiler's back end; with `once`, for functions
+    called in one place, before anything is compiled, so that they are not compiled by themselves as well.
     Python cannot call it: what that would need takes longer to compile than the function itself.
     """
+    options = {
+        "no_cpython_wrapper": True,
+        "no_cfunc_wrapper": True,
+        "forceinline": inline,
+        "inline": "always" if once else "never",
+    }
 
     def decorate(function: Function) -> Function:
-        plain = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "forceinline": inline}
-        return cast(Function, _njit(**plain, **_OPTIONS)(function))
+        return cast(Function, _njit(**options, **_OPTIONS)(function))
 
     return decorate
 

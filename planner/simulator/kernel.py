@@ -13,6 +13,9 @@ Every sequence of a lane gets one token per decoding step, so nothing is done pe
 says who ends in which step, a ring of counters how many sequences need another block in it, and sums keep
 the batch's context and the time that it was held up.
 
+Whatever numbers a request, a lane, a replica or a group is an ``int32``, as records have it (-1: none): a
+function that is called with other types is compiled once more for them.
+
 Ties in time are resolved in this order: failures, arrivals, transfers, ends of steps by lane. All
 arrivals of an instant are routed before an idle replica starts.
 """
@@ -20,6 +23,7 @@ arrivals of an instant are routed before an idle replica starts.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -44,6 +48,9 @@ GAP_BINS = 2100
 SAMPLED = 10  # figures per group and sample
 
 _NEVER = math.inf
+_index: Any = np.int32
+_number: Any = np.int64
+_NONE = _index(-1)
 
 
 # --------------------------------------------------------------------------------------------
@@ -64,14 +71,14 @@ def _set_end(w: World, at: int, value: float) -> None:
         i >>= 1
 
 
-@part(inline=True)
+@part(once=True)
 def _earliest(w: World) -> int:
     """The lane whose step ends first; the lowest of several."""
     size = len(w.tree) >> 1
     i = 1
     while i < size:
         i = 2 * i if w.tree[2 * i] <= w.tree[2 * i + 1] else 2 * i + 1
-    return i - size
+    return _index(i - size)
 
 
 @part()
@@ -344,10 +351,10 @@ def _last_blocks(w: World, i: int, early: int) -> int:
 def _lane_to_start(w: World, r: int) -> None:
     """Put an idle lane of the replica, the emptiest, on the stack of those to start."""
     first = w.replica[r].first_lane
-    best = -1
+    best = _NONE
     for k in range(first, first + w.group[w.replica[r].group].lanes):
         if w.lane[k].busy == IDLE and (best < 0 or w.lane[k].batch < w.lane[best].batch):
-            best = k
+            best = _index(k)
     if best >= 0:
         _call(w, best)
 
@@ -399,10 +406,10 @@ def _route(w: World, i: int, now: float) -> int:
     routing = c.routing
     wanted = -1
     if routing == SHARES:
-        wanted = _by_share(w, 0, c.first_pool, isl, -1)
+        wanted = _by_share(w, _index(0), c.first_pool, isl, _NONE)
     drawn_a = drawn_b = -1
     if routing in (POWER_OF_TWO, RANDOM):
-        drawn_a, drawn_b = _drawn(w, 0, c.first_pool, isl, -1)
+        drawn_a, drawn_b = _drawn(w, _index(0), c.first_pool, isl, _NONE)
     best, lowest, last_g, own, chosen_own = -1, _NEVER, -1, 0.0, 0.0
     start = 0
     if routing == ROUND_ROBIN:
@@ -412,7 +419,7 @@ def _route(w: World, i: int, now: float) -> int:
         if r >= c.first_pool:
             r -= c.first_pool
         g = w.replica[r].group
-        if not _serves(w, r, isl, -1):
+        if not _serves(w, r, isl, _NONE):
             continue
         if wanted >= 0 and g != wanted:
             continue
@@ -429,7 +436,7 @@ def _route(w: World, i: int, now: float) -> int:
         if load < lowest:
             best, lowest, chosen_own = r, load, own
     w.request[i].work = chosen_own
-    return best
+    return _index(best)
 
 
 @part()
@@ -484,28 +491,29 @@ def _drawn(w: World, start: int, stop: int, isl: int, source: int) -> tuple[int,
 def _route_decode(w: World, p: int) -> int:
     """The replica that decodes what replica `p` has computed; -1 where none is up."""
     c = w.control[0]
-    start, stop = c.first_pool, len(w.replica)
+    start, stop = c.first_pool, _index(len(w.replica))
     source = w.replica[p].group
     routing = c.routing
     wanted = -1
     if routing == SHARES:
-        wanted = _by_share(w, start, stop, -1, source)
+        wanted = _by_share(w, start, stop, _NONE, source)
     drawn_a = drawn_b = -1
     if routing in (POWER_OF_TWO, RANDOM):
-        drawn_a, drawn_b = _drawn(w, start, stop, -1, source)
+        drawn_a, drawn_b = _drawn(w, start, stop, _NONE, source)
     best, lowest = -1, _NEVER
     for step in range(stop - start):
         r = start + step
         if routing == ROUND_ROBIN:
             r = start + (c.decode_turn + step) % (stop - start)
         g = w.replica[r].group
-        if not _serves(w, r, -1, source):
+        if not _serves(w, r, _NONE, source):
             continue
         if (wanted >= 0 and g != wanted) or (drawn_a >= 0 and r != drawn_a and r != drawn_b):
             continue
         if routing == ROUND_ROBIN:
             w.control[0].decode_turn = (r - start + 1) % (stop - start)
-            return r
+            best = r
+            break
         here = w.replica[r]
         if w.control[0].measure == TOKENS:
             load = (here.used * c.block + here.queued_tokens) / w.group[g].weight
@@ -513,7 +521,7 @@ def _route_decode(w: World, p: int) -> int:
             load = (here.sequences + here.waiting + here.queued + 1) / w.group[g].weight
         if load < lowest:
             best, lowest = r, load
-    return best
+    return _index(best)
 
 
 # --------------------------------------------------------------------------------------------
@@ -658,19 +666,19 @@ def _arrived(w: World, i: int, now: float) -> None:
     if w.control[0].first_from_prefill:
         _emit(w, i, d, now)
         if w.request[i].made >= w.request[i].osl:
-            _finish(w, i, d, 0, now)
+            _finish(w, i, d, _number(0), now)
             return
     first = w.replica[d].first_lane
     best = first
     for k in range(first + 1, first + w.group[w.replica[d].group].lanes):
         if w.lane[k].batch + w.lane[k].joining < w.lane[best].batch + w.lane[best].joining:
             best = k
-    _ready(w, i, best, now)
+    _ready(w, i, _index(best), now)
 
 
 @part()
 def _release_prompt(w: World, i: int, p: int, now: float) -> None:
-    _release(w, i, p, 0, now)
+    _release(w, i, p, _number(0), now)
 
 
 @part()
@@ -962,7 +970,7 @@ def _take_prompts(w: World, k: int, room: int, now: float) -> None:
 # Steps
 
 
-@part(inline=True)
+@part(once=True)
 def _step_times(w: World, k: int, g: int) -> tuple[float, float]:
     """Duration of the lane's step, and of its decoding alone. [s]"""
     here, here_group, c = w.lane[k], w.group[g], w.control[0]
@@ -1012,7 +1020,7 @@ def _decode_next(w: World, k: int, now: float) -> None:
     here.decodes = here.batch
 
 
-@part(inline=True)
+@part(once=True)
 def _choose(w: World, k: int, g: int, now: float) -> None:
     """What a lane computes in its next step: decoding first or, by the other policy, prompts."""
     here = w.lane[k]
@@ -1030,13 +1038,13 @@ def _choose(w: World, k: int, g: int, now: float) -> None:
         _decode_next(w, k, now)
     if here.query == 0 and here.decodes == 0:
         if w.replica[r].head >= 0:  # all were thrown out: they start again
-            _take_prompts(w, k, w.group[g].budget, now)
+            _take_prompts(w, k, w.group[g].budget - here.decodes, now)
         if here.query == 0 and here.ready >= 0:  # from host memory
             _join(w, k)
             _decode_next(w, k, now)
 
 
-@part(inline=True)
+@part(once=True)
 def _launch(w: World, k: int, g: int, now: float) -> None:
     """The step that was chosen begins."""
     here = w.lane[k]
@@ -1064,7 +1072,7 @@ def _pipeline(w: World, k: int, stages: int) -> int:
     return first + (k - first) // stages * stages
 
 
-@part(inline=True)
+@part(once=True)
 def _start(w: World, k: int, now: float) -> None:
     """Start the next step of a lane, or leave it idle."""
     here = w.lane[k]
@@ -1091,7 +1099,7 @@ def _start(w: World, k: int, now: float) -> None:
         _admit(w, r, now)
 
 
-@part(inline=True)
+@part(once=True)
 def _end_decoding(w: World, k: int, now: float) -> bool:
     """Every sequence of a step that ends has a token more; whether one has its last."""
     here = w.lane[k]
@@ -1135,7 +1143,7 @@ def _end_decoding(w: World, k: int, now: float) -> bool:
     return ended
 
 
-@part(inline=True)
+@part(once=True)
 def _end_prompts(w: World, k: int, g: int, now: float) -> bool:
     """Prompts that a step completes go on to decoding; whether one has all its tokens."""
     here = w.lane[k]
@@ -1159,7 +1167,7 @@ def _end_prompts(w: World, k: int, g: int, now: float) -> bool:
             if w.group[g].emits:
                 _emit(w, i, r, now)
             if w.request[i].made >= w.request[i].osl:
-                _finish(w, i, r, 0, now)
+                _finish(w, i, r, _number(0), now)
                 ended = True
             else:
                 _ready(w, i, k, now)
@@ -1169,7 +1177,7 @@ def _end_prompts(w: World, k: int, g: int, now: float) -> bool:
     return ended
 
 
-@part(inline=True)
+@part(once=True)
 def _end(w: World, k: int, now: float) -> None:
     """A step ends."""
     here = w.lane[k]
@@ -1296,7 +1304,7 @@ def _fail(w: World, r: int, now: float) -> None:
         for b in range(w.refers.shape[1]):
             w.refers[r, b] = -1
     for n in range(count):
-        i = w.lost[n] >> 1
+        i = _index(w.lost[n] >> 1)
         w.request[i].epoch += 1
         if w.lost[n] & 1:
             _hand_over(w, i, now)
@@ -1306,7 +1314,7 @@ def _fail(w: World, r: int, now: float) -> None:
             w.request[i].shared = 0
             w.request[i].preempted += 1
             _arrive(w, i, now)
-    for other in range(len(w.replica)):
+    for other in range(_index(len(w.replica))):
         if w.replica[other].up == 1:
             if w.replica[other].wait_head >= 0:
                 _admit(w, other, now)
@@ -1395,12 +1403,11 @@ def run(w: World) -> None:
                         _lane_to_start(w, d)
                         _admit(w, d, now)
         elif kind == 2:
-            i = coming
-            while i < number and w.request[i].arrival == now:
+            while coming < number and w.request[coming].arrival == now:
                 w.control[0].in_system += 1
-                w.control[0].next = i + 1
-                _arrive(w, i, now)
-                i += 1
+                w.control[0].next = coming + 1
+                _arrive(w, coming, now)
+                coming = w.control[0].next
             w.control[0].most_in_system = max(w.control[0].most_in_system, w.control[0].in_system)
             while w.control[0].oldest < w.control[0].next and w.request[w.control[0].oldest].state >= DONE:
                 w.control[0].oldest += 1
