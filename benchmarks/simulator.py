@@ -3,7 +3,7 @@
     python -m benchmarks.simulator [--requests 1000000] [--long 5000000] [--repeats 3]
 
 Llama-3.1-8B, about 1,000 tokens in and 200 out, Poisson arrivals: 4 prefill replicas (H100) and 8 decode
-replicas (L40S) near 80 % load, and 8 colocated replicas (H100). The machine code is loaded before the clock
+replicas (A100) near 80 % load, and 8 colocated replicas (H100). The machine code is loaded before the clock
 starts; requests are drawn before it starts, too, and latencies are evaluated after it has stopped.
 """
 
@@ -44,7 +44,7 @@ DISAGGREGATED_TARGET, COLOCATED_TARGET = 1_000_000, 300_000  # requests per CPU-
 MEMORY_TARGET = 2.0  # of five million requests [GB]
 LEAST_BATCH = 64
 WARM_UP = 2_000
-KINDS = {"disaggregated": (135.0, DISAGGREGATED_TARGET), "colocated": (150.0, COLOCATED_TARGET)}
+KINDS = {"disaggregated": (145.0, DISAGGREGATED_TARGET), "colocated": (150.0, COLOCATED_TARGET)}
 
 
 def group(phase: Phase, gpu: str, replicas: int, rate: float, budget: int, kv_tokens: int) -> Deployed:
@@ -69,7 +69,7 @@ def fleet(kind: str) -> Fleet:
     if kind == "disaggregated":
         groups = (
             group(Phase.PREFILL, "h100-sxm", 4, rate, 8192, 400_000),
-            group(Phase.DECODE, "l40s", 8, rate, 2048, 220_000),
+            group(Phase.DECODE, "a100-80gb-sxm", 8, rate, 2048, 400_000),
         )
     else:
         groups = (group(Phase.COLOCATED, "h100-sxm", 8, rate, 2048, 400_000),)

@@ -129,7 +129,7 @@ def _deployed(scenario: Scenario, group: Group, source_name: str) -> Deployed:
         known = [item.gpu.name for item in scenario.fleet]
         hint = did_you_mean(group.gpu, known) or f"it has {', '.join(known)}"
         raise SpecError(
-            f"{source_name}: group {group.name}: GPU {group.gpu!r} is not in the fleet of its scenario ({hint})"
+            f"{source_name}: group {group.name}: the scenario's fleet has no GPU {group.gpu!r} ({hint})"
         )
     return Deployed(
         phase=group.phase,

@@ -221,7 +221,10 @@ def _miss(check: SloCheck) -> str:
 def unserved(result: SimulationResult) -> str:
     """How many requests were not served, and why; empty where all were."""
     waiting = result.unserved - result.rejected
-    reasons = [(result.rejected, "fit into no replica's KV cache"), (waiting, "found no replica to serve them")]
+    reasons = [
+        (result.rejected, "fit into no replica's KV cache"),
+        (waiting, "found no replica to serve them"),
+    ]
     return " and ".join(f"{n:,} of {result.measured:,} requests {why}" for n, why in reasons if n)
 
 

@@ -3,75 +3,38 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from planner.cli.output import echo_json, progress, width
+from planner.cli.options import Number
+from planner.cli.output import check_outputs, echo_json, interruptible, progress, width
 from planner.cli.simulation_facts import evaluation_facts, simulation_facts
-from planner.documents.files import check_writable
-from planner.documents.trace_file import read_trace
+from planner.cli.simulation_options import (
+    MOST_REQUESTS,
+    failed_too_late,
+    failures_of,
+    requests_with,
+    setup_of,
+    setup_options,
+    source_of,
+)
+from planner.documents.files import file_error
 from planner.documents.trace_times import SCALES
 from planner.errors import SpecError, VerificationError
-from planner.evaluation import Standing, standing_file
+from planner.evaluation import LEAST_RATE, MOST_RATE, Standing, standing_file
 from planner.evaluation import evaluate as evaluate_standing
-from planner.queueing import normal_quantile
-from planner.simulator.build import Preemption, Setup
-from planner.simulator.cluster import Failure, LoadMeasure, Router
-from planner.simulator.metrics import measure
-from planner.simulator.run import run_fleet, simulate_fleet
+from planner.simulator.build import Setup
+from planner.simulator.metrics import SimulationResult, measure
+from planner.simulator.run import Stage, run_fleet, simulate_fleet
 from planner.simulator.source import RequestSource
-from planner.specs import SchedulerPolicy
-from planner.traces import Trace
 
-MATCH = "match"
-_SHOWN, _DRAWN, _LOGGED = 24, 200, 500_000  # requests of a timeline, of its run, and its activities
-MOST_REQUESTS = 50_000_000
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-def _setup_options(command: Command) -> Command:
-    """How a fleet is simulated."""
-    options = (
-        click.option(
-            "--confidence",
-            type=click.FloatRange(0, 1, min_open=True, max_open=True),
-            help="Quantile of the model error to simulate at; 0.5: expected step times. Default: the file's.",
-        ),
-        click.option(
-            "--router",
-            type=click.Choice([r.value for r in Router]),
-            help="How the front door picks a replica; default: the file's routing.",
-        ),
-        click.option(
-            "--measure",
-            "load_measure",
-            type=click.Choice([m.value for m in LoadMeasure]),
-            default=LoadMeasure.WORK.value,
-            show_default=True,
-            help="What least_loaded and power_of_two compare.",
-        ),
-        click.option(
-            "--policy",
-            type=click.Choice([p.value for p in SchedulerPolicy]),
-            help="Of colocated replicas; default: the engine's.",
-        ),
-        click.option(
-            "--preemption",
-            type=click.Choice([p.value for p in Preemption]),
-            default=Preemption.RECOMPUTE.value,
-            show_default=True,
-            help="Of sequences whose KV blocks older ones need.",
-        ),
-        click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True),
-        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+_SHOWN, _DRAWN = 24, 200  # requests of a timeline, and of its run
+_NOTED_PER_TOKEN, _LOGGED, _MOST_LOGGED = 2, 100_000, 20_000_000  # activities of its run
+_FEWEST = 1_000  # requests of a run that is to tell whether a fleet holds
+_PICTURES = (".png", ".svg")
 
 
 @click.command()
@@ -83,14 +46,18 @@ def _setup_options(command: Command) -> Command:
     metavar="X",
     help="Times the rate: that of the trace, else the plan's. \"match\": play the trace at the plan's rate.",
 )
-@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Requests per second, instead of that.")
-@click.option("--cv", type=click.FloatRange(0, 100), help="Of the times between drawn arrivals; 1: Poisson.")
+@click.option("--rate", type=Number(LEAST_RATE, MOST_RATE), help="Requests per second, instead of that.")
+@click.option("--cv", type=Number(0, 100), help="Of the times between drawn arrivals; 1: Poisson.")
 @click.option(
     "--schedule",
     metavar="S:RATE,...",
     help="Rates one after the other: seconds and requests per second, e.g. 600:10,300:40.",
 )
-@click.option("--requests", type=click.IntRange(1, MOST_REQUESTS), help="Default: until it is sure.")
+@click.option(
+    "--requests",
+    type=click.IntRange(1, MOST_REQUESTS),
+    help="How many; of a trace the first. Default: until it is sure, or the whole trace.",
+)
 @click.option(
     "--fail",
     "failures",
@@ -106,50 +73,40 @@ def _setup_options(command: Command) -> Command:
 @click.option("--plot", type=click.Path(path_type=Path), help="Picture of the run over time (PNG or SVG).")
 @click.option("--timeline", type=click.Path(path_type=Path), help="Picture of its first requests.")
 @click.option("--series", is_flag=True, help="With --json: figures of every group over time.")
-@_setup_options
+@setup_options
 def simulate(
     plan: Path,
-    trace: Path | None,
-    unit: str | None,
-    rate_scale: str | None,
-    rate: float | None,
-    cv: float | None,
-    schedule: str | None,
-    requests: int | None,
-    failures: tuple[str, ...],
-    prefix_cache: bool | None,
     plot: Path | None,
     timeline: Path | None,
+    failures: tuple[str, ...],
     series: bool,
     as_json: bool,
-    seed: int,
-    **how: Any,
+    **asked: Any,
 ) -> None:
-    """Will it hold? Send requests through the fleet of PLAN (a file of `planner solve -o`, or a fleet file).
+    """Will it hold? Send requests through the fleet of PLAN.
 
-    Without options the requests are those that the plan was made for. A trace keeps its own rate unless
-    --rate-scale or --rate says otherwise. Exit code 5: an SLO is missed, or queues grow without end.
+    PLAN is a file of `planner solve -o`, or a fleet file; - is standing input. Without options the requests
+    are those that the plan was made for. A trace keeps its own rate unless --rate-scale or --rate says
+    otherwise. Exit code 5: an SLO is missed, or queues grow without end, or the run is too short to tell.
     """
-    for path in (plot, timeline):
-        if path is not None:
-            check_writable(path)
+    _check_pictures((plan, asked["trace"]), (plot, timeline))
+    if series and not as_json:
+        raise SpecError("--series: belongs to --json")
     started = time.process_time()
-    standing = standing_file(plan)
-    source = _source(standing, trace, unit, prefix_cache, schedule, seed)
-    source = replace(source, rate=_rate(standing, source, trace is not None, rate_scale, rate))
-    if cv is not None:
-        if source.replay:
-            raise SpecError("--cv: a replayed trace keeps its own arrivals")
-        source = replace(source, workload=replace(source.workload, arrival_scv=cv**2))
-    setup, confidence = _setup(standing, how)
-    setup = replace(setup, failures=tuple(_failure(standing, text) for text in failures))
-    with progress("simulating") as on_stage:
-        result = simulate_fleet(
-            standing.fleet, source, setup, number=requests, names=standing.names, on_stage=on_stage
-        )
+    with progress("reading") as on_stage:
+        standing = standing_file(plan)
+        source, notes = source_of(standing, asked)
+        setup, confidence = setup_of(standing, asked)
+        setup = replace(setup, failures=failures_of(standing, failures))
+        on_stage("simulating")
+        result = interruptible(lambda: _simulated(standing, source, setup, asked["requests"], on_stage))
         if plot is not None or timeline is not None:
-            _pictures(standing, source, setup, result.requests, plot, timeline)
-    facts = simulation_facts(result, standing, confidence, time.process_time() - started, series)
+            on_stage("drawing")
+            interruptible(lambda: _draw(standing, source, setup, result.requests, plot, timeline))
+    notes = (*notes, *_late_failures(standing, setup, result))
+    facts = simulation_facts(
+        result, standing, source, confidence, time.process_time() - started, notes=notes, series=series
+    )
     if as_json:
         echo_json(facts)
     else:
@@ -160,33 +117,35 @@ def simulate(
             if path is not None:
                 click.echo(f"\npicture written to {path}")
     if not result.passed:
-        raise VerificationError("the fleet does not hold: " + "; ".join(facts["failures"]))
+        verdict = "does not hold" if facts["decided"] else "may not hold, the run is too short to tell"
+        raise VerificationError(f"the fleet {verdict}: " + "; ".join(facts["failures"]))
 
 
 @click.command()
 @click.argument("fleet", type=click.Path(path_type=Path))
-@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Also look at this rate. [req/s]")
+@click.option("--rate", type=Number(LEAST_RATE, MOST_RATE), help="Also look at this rate. [req/s]")
 @click.option(
-    "--requests", type=click.IntRange(1, MOST_REQUESTS), help="Of a run. Default: until it is sure."
+    "--requests", type=click.IntRange(_FEWEST, MOST_REQUESTS), help="Of a run. Default: until it is sure."
 )
-@_setup_options
+@setup_options
 def evaluate(
     fleet: Path, rate: float | None, requests: int | None, as_json: bool, seed: int, **how: Any
 ) -> None:
     """Score a hand-written or running FLEET: the most it carries within the SLOs, and what breaks first.
 
-    FLEET is a fleet file (groups, model, workload, SLOs; `planner schema fleet`), or a plan. Exit code 5:
-    the fleet does not carry the rate that its file, or --rate, gives.
+    FLEET is a fleet file (groups, model, workload, SLOs; `planner schema fleet`), or a plan; - is standard
+    input. Exit code 5: the fleet carries nothing, or not the rate that its file, or --rate, gives.
     """
     started = time.process_time()
-    standing = standing_file(fleet)
-    standing = replace(standing, source=replace(standing.source, seed=seed))
-    setup, confidence = _setup(standing, how)
-    with progress("simulating") as on_stage:
-        found = evaluate_standing(
-            standing, setup, offered=rate or standing.offered, number=requests, on_stage=on_stage
+    with progress("reading") as on_stage:
+        standing = standing_file(fleet)
+        standing = replace(standing, source=replace(standing.source, seed=seed))
+        setup, confidence = setup_of(standing, how)
+        offered = rate or standing.offered
+        found = interruptible(
+            lambda: evaluate_standing(standing, setup, offered=offered, number=requests, on_stage=on_stage)
         )
-    facts = evaluation_facts(found, standing, confidence, time.process_time() - started)
+    facts = evaluation_facts(found, standing, offered, confidence, time.process_time() - started)
     if as_json:
         echo_json(facts)
     else:
@@ -194,10 +153,23 @@ def evaluate(
 
         print_evaluation(facts, _title(standing), width())
     if found.at_offered is not None and not found.at_offered.passed:
-        raise VerificationError("the fleet does not carry the given rate within its SLOs")
+        raise VerificationError(
+            f"the fleet does not carry {offered:,.4g} req/s within its SLOs: "
+            + "; ".join(facts["at_offered"]["failures"])
+        )
+    if found.at_most is None:
+        raise VerificationError("the fleet carries nothing within its SLOs")
 
 
 # --------------------------------------------------------------------------------------------
+
+
+def _check_pictures(inputs: tuple[Path | None, ...], pictures: tuple[Path | None, ...]) -> None:
+    """Refuse before long work what could not be drawn or written after it."""
+    for path in pictures:
+        if path is not None and path.suffix.lower() not in _PICTURES:
+            raise file_error(path, "is no picture", "the name has to end in .png or .svg")
+    check_outputs(inputs, pictures)
 
 
 def _title(standing: Standing) -> str:
@@ -207,109 +179,23 @@ def _title(standing: Standing) -> str:
     return f"{standing.fleet.service.model.name}: {groups}"
 
 
-def _setup(standing: Standing, how: dict[str, Any]) -> tuple[Setup, float]:
-    confidence = how["confidence"] or standing.confidence
-    setup = Setup(
-        z=float(normal_quantile(confidence)),
-        router=Router(how["router"]) if how["router"] else None,
-        measure=LoadMeasure(how["load_measure"]),
-        policy=SchedulerPolicy(how["policy"]) if how["policy"] else None,
-        preemption=Preemption(how["preemption"]),
-        input_ranges=standing.input_ranges,
+def _simulated(
+    standing: Standing, source: RequestSource, setup: Setup, number: int | None, on_stage: Stage
+) -> SimulationResult:
+    """One run; where replicas fail, percentiles depend on how long it is, and it is not made longer."""
+    if number is None and setup.failures and source.endless:
+        number = requests_with(setup.failures, source)
+    return simulate_fleet(
+        standing.fleet, source, setup, number=number, names=standing.names, on_stage=on_stage
     )
-    return setup, confidence
 
 
-def _source(
-    standing: Standing,
-    trace: Path | None,
-    unit: str | None,
-    prefix_cache: bool | None,
-    schedule: str | None,
-    seed: int,
-) -> RequestSource:
-    source = replace(standing.source, seed=seed)
-    if trace is not None:
-        read = read_trace(trace, unit=unit)
-        _check_lengths(read, standing)
-        source = replace(source, trace=read, replay=True, rate=None)
-    if schedule is not None:
-        if trace is not None:
-            raise SpecError("--schedule: a replayed trace keeps its own arrivals")
-        source = replace(source, schedule=_schedule(schedule), replay=False)
-    hashes = source.replay and source.trace is not None and source.trace.blocks is not None
-    if prefix_cache and not hashes:
-        raise SpecError("--prefix-cache: only a replayed trace with block hashes has one")
-    asked = trace is not None if prefix_cache is None else prefix_cache
-    return replace(source, prefix_cache=hashes and asked)
+def _late_failures(standing: Standing, setup: Setup, result: SimulationResult) -> tuple[str, ...]:
+    last = max((float(s.time[-1]) for s in result.series if s.time.size), default=0.0)
+    return failed_too_late(standing, setup.failures, last)
 
 
-def _check_lengths(trace: Trace, standing: Standing) -> None:
-    room = standing.fleet.service.model.max_context
-    beyond = trace.beyond(room)
-    if beyond.size:
-        i = int(beyond[0])
-        raise SpecError(
-            f"{trace.source}: {beyond.size:,} of {trace.requests:,} requests need more than the {room:,} "
-            f"tokens that {standing.fleet.service.model.name} takes, the first on line {trace.lines[i]}: "
-            f"{trace.isl[i]:,} + {trace.osl[i]:,}"
-        )
-
-
-def _rate(
-    standing: Standing, source: RequestSource, traced: bool, scale: str | None, rate: float | None
-) -> float | None:
-    """The rate to play at; None: the trace's own. [req/s]"""
-    if rate is not None and scale is not None:
-        raise SpecError("--rate and --rate-scale: give one of them")
-    if rate is not None:
-        return rate
-    if scale is None:
-        return None if traced else source.rate
-    if scale == MATCH:
-        if not source.replay:
-            raise SpecError("--rate-scale match: only a trace is brought to the plan's rate; give a number")
-        return standing.fleet.service.workload.request_rate
-    try:
-        factor = float(scale)
-    except ValueError:
-        factor = 0.0
-    if not 0 < factor < float("inf"):
-        raise SpecError(f'--rate-scale: give a number > 0 or "match", got {scale!r}')
-    return source.mean_rate * factor
-
-
-def _schedule(text: str) -> tuple[tuple[float, float], ...]:
-    try:
-        pieces = [tuple(float(x) for x in piece.split(":")) for piece in text.split(",")]
-    except ValueError:
-        pieces = []
-    if not pieces or any(len(piece) != 2 for piece in pieces):
-        raise SpecError(f"--schedule: give seconds and rates, e.g. 600:10,300:40, got {text!r}")
-    return tuple((piece[0], piece[1]) for piece in pieces)
-
-
-def _failure(standing: Standing, text: str) -> Failure:
-    """GROUP[#N]@T[-T2], with GROUP the name of a group or the start of one that only one has."""
-    place, _, times = text.rpartition("@")
-    name, _, number = place.partition("#")
-    start, _, until = times.partition("-")
-    try:
-        at, back = float(start), float(until) if until else float("inf")
-        replica = int(number) if number else 1
-    except ValueError:
-        raise SpecError(f"--fail: give GROUP@T, GROUP@T-T2 or GROUP#N@T, got {text!r}") from None
-    if not place or not 0 <= at < back:
-        raise SpecError(f"--fail: give GROUP@T or GROUP@T-T2 with 0 <= T < T2, got {text!r}")
-    near = [n for n in standing.names if n.startswith(name)]
-    group = standing.group(near[0] if len(near) == 1 else name)
-    replicas = standing.fleet.groups[group].replicas
-    if not 1 <= replica <= replicas:
-        raise SpecError(f"--fail: {standing.names[group]} has replicas 1 to {replicas}, got {replica}")
-    return Failure(group=group, replica=replica - 1, time=at, until=back)
-
-
-def _pictures(
+def _draw(
     standing: Standing,
     source: RequestSource,
     setup: Setup,
@@ -327,5 +213,20 @@ def _pictures(
         from planner.report.timeline_plot import save_timeline  # matplotlib: only for pictures
         from planner.simulator.interference import fleet_timeline
 
-        short = run_fleet(standing.fleet, source, _DRAWN, setup, names=standing.names, log_capacity=_LOGGED)
+        few = _few(source)
+        tokens = int(few.draw(_DRAWN).osl.sum(dtype="int64"))
+        log = min(_NOTED_PER_TOKEN * tokens + _LOGGED, _MOST_LOGGED)
+        short = run_fleet(standing.fleet, few, _DRAWN, setup, names=standing.names, log_capacity=log)
         save_timeline([fleet_timeline(short, _title(standing), _SHOWN)], timeline)
+
+
+def _few(source: RequestSource) -> RequestSource:
+    """The first requests, as far apart as they are among the others."""
+    trace = source.trace
+    if not source.replay or trace is None or trace.requests <= _DRAWN:
+        return source
+    few = replace(source, trace=trace.first(_DRAWN))
+    if source.rate is None:
+        return few
+    own = replace(source, rate=None).mean_rate
+    return replace(few, rate=replace(few, rate=None).mean_rate * source.rate / own)

@@ -2,31 +2,58 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
 from planner.evaluation import Evaluation, Standing
 from planner.plan import LatencySummary
-from planner.simulator.metrics import ClassResult, GroupUse, Measured, SimulationResult, TimeSeries
+from planner.simulator.metrics import (
+    SURE,
+    ClassResult,
+    GroupUse,
+    Measured,
+    SimulationResult,
+    SloCheck,
+    TimeSeries,
+)
+from planner.simulator.source import RequestSource
+from planner.specs import Statistic
+from planner.traces import FEW_REQUESTS
 from planner.units import MILLI
-from planner.verification import failures, milliseconds, slo_check
+from planner.verification import failures, milliseconds, slo_check, unserved
+
+_FILLED = 6.0  # times that a long request stays, which a run has to last until queues and batches are full
+_BEHIND, _BEHIND_SHARE = 60.0, 0.1  # time to serve what is left of a trace that is worth a note [s, 1]
+_NOTHING = dict.fromkeys(s.value for s in Statistic)
 
 
 def simulation_facts(
-    result: SimulationResult, standing: Standing, confidence: float, cpu_seconds: float, series: bool = False
+    result: SimulationResult,
+    standing: Standing,
+    source: RequestSource,
+    confidence: float,
+    cpu_seconds: float,
+    *,
+    notes: tuple[str, ...] = (),
+    series: bool = False,
 ) -> dict[str, Any]:
     """One run. Times in ms where the key says so, rates in req/s."""
     facts = {
         "source": result.source,
+        "replayed": source.replay,
         "requests": result.requests,
         "measured": result.measured,
         "unserved": result.unserved,
+        "rejected": result.rejected,
         "request_rate": result.request_rate,
-        "planned_request_rate": standing.fleet.service.workload.request_rate,
+        "offered_request_rate": offered_rate(source),
+        "planned_request_rate": standing.offered,
         "confidence": confidence,
         "ttft_ms": _latency(result.ttft),
         "tpot_ms": _latency(result.tpot),
-        "itl_ms": milliseconds(result.itl.value),
+        "itl_ms": _latency(result.itl),
         "e2e_ms": _latency(result.e2e),
         "half_width_ms": {
             "ttft": milliseconds(result.ttft.half_width),
@@ -36,8 +63,9 @@ def simulation_facts(
         "goodput": result.goodput,
         "attainment": result.attainment,
         "passed": result.passed,
+        "decided": decided(result),
         "failures": list(failures(result)),
-        "slo": [slo_check(check) for check in result.checks],
+        "slo": [{**slo_check(check), "sure": check.sure, "exact": check.exact} for check in result.checks],
         "growth": result.growth,
         "ttft_parts_ms": {
             "wait": result.wait_mean / MILLI,
@@ -52,7 +80,7 @@ def simulation_facts(
         "groups": [_use(use) for use in result.groups],
         "replicas": [_use(use) for use in result.replicas],
         "classes": [_class(one) for one in result.classes],
-        "notes": list(result.notes),
+        "notes": [*notes, *result.notes, *_notes(result)],
         "cpu_seconds": cpu_seconds,
     }
     if series:
@@ -61,35 +89,96 @@ def simulation_facts(
 
 
 def evaluation_facts(
-    evaluation: Evaluation, standing: Standing, confidence: float, cpu_seconds: float
+    evaluation: Evaluation, standing: Standing, offered: float | None, confidence: float, cpu_seconds: float
 ) -> dict[str, Any]:
-    """What a fleet carries."""
+    """What a fleet carries; `offered` is the rate that was looked at beside it. [req/s]"""
 
-    def of(result: SimulationResult | None) -> dict[str, Any] | None:
-        return None if result is None else simulation_facts(result, standing, confidence, cpu_seconds)
+    def of(result: SimulationResult | None, rate: float | None) -> dict[str, Any] | None:
+        if result is None:
+            return None
+        source = RequestSource(workload=standing.source.workload, rate=rate)
+        return simulation_facts(result, standing, source, confidence, cpu_seconds)
 
-    offered = evaluation.at_offered
+    at_offered = evaluation.at_offered
     return {
         "max_request_rate": evaluation.request_rate,
         "max_request_rate_per_gpu": evaluation.request_rate / evaluation.gpus,
         "gpus": evaluation.gpus,
         "cost_per_hour": evaluation.cost,
         "usd_per_million_tokens": evaluation.cost_per_million_tokens(standing.fleet.service),
-        "passed": None if offered is None else offered.passed,
+        "request_rate": offered,
+        "passed": None if at_offered is None else at_offered.passed,
         "breaks_first": {
             "pools": [phase.value for phase in evaluation.breaks],
             "request_rate": evaluation.beyond.request_rate,
             "failures": list(failures(evaluation.beyond)),
         },
-        "at_offered": of(offered),
-        "at_most": of(evaluation.at_most),
+        "at_offered": of(at_offered, offered),
+        "at_most": of(evaluation.at_most, evaluation.request_rate),
         "confidence": confidence,
         "cpu_seconds": cpu_seconds,
     }
 
 
-def _latency(measured: Measured) -> dict[str, float]:
-    return milliseconds(measured.value)
+def offered_rate(source: RequestSource) -> float:
+    """Requests over the time in which they come. [req/s]"""
+    if source.schedule:
+        return math.fsum(d * rate for d, rate in source.schedule) / math.fsum(d for d, _ in source.schedule)
+    return source.mean_rate
+
+
+def decided(result: SimulationResult) -> bool:
+    """Whether it is clear that the fleet holds, or that it does not; else the run is too short."""
+    missed = [check for check in result.checks if not check.met]
+    beyond = any(check.value > check.target.limit for check in missed)
+    return result.passed or result.growing or beyond
+
+
+# --------------------------------------------------------------------------------------------
+# What a reader has to know
+
+
+def _notes(result: SimulationResult) -> Iterator[str]:
+    if result.passed and result.unserved:
+        yield unserved(result)
+    exact = any(check.exact for check in result.checks)
+    if result.measured < FEW_REQUESTS:
+        number = f"{result.measured} request" + ("s" if result.measured > 1 else "")
+        yield f"of {number} the high percentiles are the worst of them: they say little"
+    elif not exact and (unsure := [check for check in result.checks if not check.sure]):
+        yield _unsure(result, max(unsure, key=lambda check: check.half_width / check.value))
+    last = max((float(s.time[-1]) for s in result.series if s.time.size), default=0.0)
+    stay = result.e2e.value.p90
+    if exact and result.duration - last > max(_BEHIND, _BEHIND_SHARE * last):
+        yield (
+            f"requests came for {last:,.0f} s and were served after {result.duration:,.0f} s: the fleet fell "
+            "behind"
+        )
+    elif not exact and math.isfinite(stay) and last < _FILLED * stay and not result.growing:
+        yield (
+            f"requests came for {last:,.3g} s, and one in ten stays {stay:,.3g} s: a run this short may end "
+            "before queues and batches are full"
+        )
+
+
+def _unsure(result: SimulationResult, check: SloCheck) -> str:
+    """How well the worst known statistic is known, and what it would take."""
+    name = f"{check.target.statistic.value} {check.target.metric.value.upper()}"
+    error = check.half_width / check.value
+    if not math.isfinite(error):
+        return f"too few requests to know {name}: give more --requests"
+    wanted = float(f"{result.requests * (error / SURE) ** 2:.2g}")
+    return (
+        f"{name} is known to {error:.1%} (95 % interval): {SURE:.0%} would take about {wanted:,.0f} requests"
+    )
+
+
+# --------------------------------------------------------------------------------------------
+
+
+def _latency(measured: Measured) -> dict[str, float] | dict[str, None]:
+    """Mean and percentiles; None where no request has this latency."""
+    return milliseconds(measured.value) if measured.requests else dict(_NOTHING)
 
 
 def _use(use: GroupUse) -> dict[str, Any]:
@@ -100,14 +189,15 @@ def _class(one: ClassResult) -> dict[str, Any]:
     return {
         "input_tokens": {"min": one.least, "max": one.most},
         "requests": one.requests,
-        "ttft_ms": _summary(one.ttft),
+        "ttft_ms": milliseconds(one.ttft),
         "tpot_ms": _summary(one.tpot),
         "attainment": one.attainment,
     }
 
 
-def _summary(summary: LatencySummary) -> dict[str, float]:
-    return milliseconds(summary)
+def _summary(summary: LatencySummary) -> dict[str, float] | dict[str, None]:
+    """A class in which no request has a second token has no TPOT."""
+    return milliseconds(summary) if summary.mean > 0 else dict(_NOTHING)
 
 
 def _series(one: TimeSeries) -> dict[str, Any]:

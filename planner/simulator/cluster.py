@@ -24,6 +24,7 @@ _PHASES = {
     Phase.COLOCATED: kernel.COLOCATED_PHASE,
 }
 _INT32 = np.iinfo(np.int32).max
+_RECORDS_AT_ONCE = 4096
 MOST_CACHE_ENTRIES = 2**28  # blocks of a trace times replicas that the prefix cache keeps books of
 
 
@@ -335,17 +336,22 @@ def _request_records(requests: Requests, holdings: Holdings) -> NDArray[Any]:
     arrival = requests.arrival
     if not (np.isfinite(arrival).all() and arrival[0] >= 0 and (np.diff(arrival) >= 0).all()):
         raise SpecError("requests to simulate must come by arrival, from 0 s on")
-    request = np.zeros(requests.number, records.REQUEST)
-    request["arrival"] = arrival
-    request["isl"], request["osl"] = np.maximum(requests.isl, 1), np.maximum(requests.osl, 1)
-    request["cached"] = np.minimum(requests.cached, request["isl"] - 1)  # at least one is computed
-    request["kv_prompt"] = np.minimum(holdings.prompt, _INT32)
-    request["kv_decode"] = np.minimum(holdings.decode, _INT32)
-    request["size"] = holdings.size
+    fresh = np.zeros((), records.REQUEST)
     for name in ("begun", "prompted", "joined", "first", "last"):
-        request[name] = math.nan
+        fresh[name] = math.nan
     for name in ("next", "before", "ring_next", "ring_before", "prefill", "decode", "lane"):
-        request[name] = -1
+        fresh[name] = -1
+    request = np.empty(requests.number, records.REQUEST)
+    for start in range(0, requests.number, _RECORDS_AT_ONCE):  # each part stays in the processor's cache
+        part = slice(start, start + _RECORDS_AT_ONCE)
+        some = request[part]
+        some[:] = fresh
+        some["arrival"] = arrival[part]
+        some["isl"], some["osl"] = np.maximum(requests.isl[part], 1), np.maximum(requests.osl[part], 1)
+        some["cached"] = np.minimum(requests.cached[part], some["isl"] - 1)  # at least one is computed
+        some["kv_prompt"] = np.minimum(holdings.prompt[part], _INT32)
+        some["kv_decode"] = np.minimum(holdings.decode[part], _INT32)
+        some["size"] = holdings.size[part]
     return request
 
 
