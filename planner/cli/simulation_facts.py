@@ -64,6 +64,7 @@ def simulation_facts(
         "attainment": result.attainment,
         "passed": result.passed,
         "decided": decided(result),
+        "filled": filled(result),
         "failures": list(failures(result)),
         "slo": [{**slo_check(check), "sure": check.sure, "exact": check.exact} for check in result.checks],
         "growth": result.growth,
@@ -134,6 +135,19 @@ def decided(result: SimulationResult) -> bool:
     return result.passed or result.growing or beyond
 
 
+def filled(result: SimulationResult) -> bool:
+    """Whether drawn requests came for long enough to fill queues and batches; those of a trace count as
+    they are."""
+    exact = any(check.exact for check in result.checks)
+    stay = result.e2e.value.p90
+    return exact or result.growing or not math.isfinite(stay) or _last_arrival(result) >= _FILLED * stay
+
+
+def _last_arrival(result: SimulationResult) -> float:
+    """[s]"""
+    return max((float(s.time[-1]) for s in result.series if s.time.size), default=0.0)
+
+
 # --------------------------------------------------------------------------------------------
 # What a reader has to know
 
@@ -143,21 +157,19 @@ def _notes(result: SimulationResult) -> Iterator[str]:
         yield unserved(result)
     exact = any(check.exact for check in result.checks)
     if result.measured < FEW_REQUESTS:
-        number = f"{result.measured} request" + ("s" if result.measured > 1 else "")
-        yield f"of {number} the high percentiles are the worst of them: they say little"
+        yield f"{result.measured:,} requests are few: the high percentiles are those of single ones"
     elif not exact and (unsure := [check for check in result.checks if not check.sure]):
         yield _unsure(result, max(unsure, key=lambda check: check.half_width / check.value))
-    last = max((float(s.time[-1]) for s in result.series if s.time.size), default=0.0)
-    stay = result.e2e.value.p90
+    last = _last_arrival(result)
     if exact and result.duration - last > max(_BEHIND, _BEHIND_SHARE * last):
         yield (
-            f"requests came for {last:,.0f} s and were served after {result.duration:,.0f} s: the fleet fell "
-            "behind"
+            f"requests came for {last:,.0f} s, and it took {result.duration:,.0f} s to serve them: the fleet "
+            "fell behind"
         )
-    elif not exact and math.isfinite(stay) and last < _FILLED * stay and not result.growing:
+    if not filled(result):
         yield (
-            f"requests came for {last:,.3g} s, and one in ten stays {stay:,.3g} s: a run this short may end "
-            "before queues and batches are full"
+            f"requests came for {last:,.3g} s, and one in ten stays {result.e2e.value.p90:,.3g} s or longer: "
+            "too short a run to fill queues and batches"
         )
 
 

@@ -187,10 +187,8 @@ def _at_rate(
     option = "--rate" if scale is None else "--rate-scale"
     trace = source.trace if source.replay else None
     if trace is not None and trace.duration == 0:
-        number = (
-            f"its {trace.requests:,} requests arrive at once" if trace.requests > 1 else "it has one request"
-        )
-        raise SpecError(f"{option}: {trace.name} has no rate to change: {number}")
+        number = f"{trace.requests:,} requests at once" if trace.requests > 1 else "one request"
+        raise SpecError(f"{option}: {trace.name} has no rate to change: it is {number}")
     if scale is None:
         wanted = float(rate or 0.0)
     elif scale == MATCH:
@@ -237,7 +235,7 @@ def _schedule(text: str) -> tuple[tuple[float, float], ...]:
     expected = math.fsum(duration * rate for duration, rate in pieces)
     if not 1 <= expected <= MOST_REQUESTS:
         raise _bad_schedule(
-            f"{expected:,.4g} requests would come; 1 to {MOST_REQUESTS:,} can be simulated", text
+            f"{expected:,.4g} requests would come, 1 to {MOST_REQUESTS:,} can be simulated", text
         )
     return tuple(pieces)
 

@@ -103,14 +103,15 @@ def _print_result(console: Console, facts: dict[str, Any]) -> None:
         return
     console.print(_ttft_parts(facts))
     held = f"decoding held up for {ms(facts['stall_ms'])} ms per request ({facts['stall_share']:.1%})"
-    cache = facts["prefix_hit_rate"]
-    hits = "" if cache is None else f"; prefix cache hits {cache:.1%} of the input tokens"
-    console.print(f"{held}; {facts['preemptions']:,} preemptions{hits}")
+    console.print(f"{held}; {facts['preemptions']:,} preemptions")
+    if facts["prefix_hit_rate"] is not None:
+        console.print(f"prefix cache hits {facts['prefix_hit_rate']:.1%} of the input tokens")
 
 
 def _conclusion(facts: dict[str, Any]) -> Text:
     if facts["passed"]:
-        return Text("the fleet holds under these requests", style="bold green")
+        fuller = "" if facts["filled"] else "; more of them may show otherwise"
+        return Text(f"the fleet holds under these requests{fuller}", style="bold green")
     if facts["decided"]:
         return Text("THE FLEET DOES NOT HOLD under these requests", style="bold red")
     return Text("the run is too short to tell whether the fleet holds", style="bold red")
@@ -123,13 +124,13 @@ def _share(share: float) -> str:
 
 def _ttft_parts(facts: dict[str, Any]) -> str:
     parts = facts["ttft_parts_ms"]
-    told = [f"{ms(parts['wait'])} ms wait", f"{ms(parts['prefill'])} ms prefill"]
+    told = [f"{ms(parts['wait'])} ms wait", f"{ms(parts['prefill'])} prefill"]
     if not _colocated(facts):
-        told.append(f"{ms(parts['transfer'])} ms hand-over")
+        told.append(f"{ms(parts['transfer'])} hand-over")
         rest = facts["ttft_ms"]["mean"] - math.fsum(parts.values())
         if math.isfinite(rest) and rest >= 0.1:
-            told.append(f"{ms(rest)} ms until a decode step has made it")
-    return f"mean TTFT: {', '.join(told)}"
+            told.append(f"{ms(rest)} first decode step")
+    return f"mean TTFT: {' + '.join(told)}"
 
 
 def _colocated(facts: dict[str, Any]) -> bool:
@@ -163,7 +164,8 @@ def verdict(check: dict[str, Any]) -> Text:
     known = not check["exact"] and math.isfinite(half)
     seen = f"{ms(value)} ms simulated" + (f" (+/- {ms(half)})" if known else "")
     share = value / limit - 1
-    seen += f", {abs(share):.0%} {'below' if share <= 0 else 'above'}"
+    far = f"{abs(share):.0%} {'below' if share <= 0 else 'above'}"
+    seen += f", {far if share < 1 else f'{figure(value / limit, 3)} times that'}"
     if word == "UNSURE":
         seen += "; more requests may show it above"
     style = {"meets ": "green", "MISSES": "red", "UNSURE": "yellow"}[word]

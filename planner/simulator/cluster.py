@@ -37,6 +37,8 @@ class Router(StrEnum):
     RANDOM = "random"
     PLAN_SHARES = "plan_shares"
     """A group by the plan's share of the load, then its least loaded replica."""
+    PREFIX_AWARE = "prefix_aware"
+    """The replica that will have computed the prompt first, with what its prefix cache holds of it."""
 
     @classmethod
     def of(cls, routing: Routing) -> Router:
@@ -58,6 +60,7 @@ _ROUTERS = {
     Router.ROUND_ROBIN: kernel.ROUND_ROBIN,
     Router.RANDOM: kernel.RANDOM,
     Router.PLAN_SHARES: kernel.SHARES,
+    Router.PREFIX_AWARE: kernel.PREFIX_AWARE,
 }
 _MEASURES = {
     LoadMeasure.WORK: kernel.WORK,

@@ -38,7 +38,7 @@ IDLE, STEPPING, HELD_BACK, CALLED, STARTING = range(5)
 """States of a lane. HELD_BACK: until the first stage is free; CALLED: on the stack of lanes to start."""
 
 PREFILL_PHASE, DECODE_PHASE, COLOCATED_PHASE = range(3)
-LEAST_LOADED, POWER_OF_TWO, ROUND_ROBIN, RANDOM, SHARES = range(5)
+LEAST_LOADED, POWER_OF_TWO, ROUND_ROBIN, RANDOM, SHARES, PREFIX_AWARE = range(6)
 WORK, REQUESTS, TOKENS = range(3)
 QUEUED_KIND, PREFILL_KIND, TRANSFER_KIND, DECODE_KIND, STALL_KIND = range(5)
 
@@ -402,7 +402,7 @@ def _serves(w: World, r: int, isl: int, source: int) -> bool:
 def _route(w: World, i: int, now: float) -> int:
     """The replica that computes a prompt; -1 where none is up."""
     c = w.control[0]
-    isl, query = w.request[i].isl, w.request[i].isl + w.request[i].made - w.request[i].cached
+    isl = w.request[i].isl
     routing = c.routing
     wanted = -1
     if routing == SHARES:
@@ -425,8 +425,11 @@ def _route(w: World, i: int, now: float) -> int:
             continue
         if drawn_a >= 0 and r != drawn_a and r != drawn_b:
             continue
-        if g != last_g:
-            own = _prompt_seconds(w, g, query, w.request[i].cached)
+        if g != last_g or routing == PREFIX_AWARE:
+            cached = _index(w.request[i].cached)
+            if routing == PREFIX_AWARE and c.hash_block > 0:
+                cached = _index(_found(w, i, r) * c.hash_block)
+            own = _prompt_seconds(w, g, w.request[i].isl + w.request[i].made - cached, cached)
             last_g = g
         if routing == ROUND_ROBIN:
             best, chosen_own = r, own
