@@ -13,6 +13,7 @@ import planner
 from planner.documents.fleet import fleet_from_text, load_fleet
 from planner.documents.plan import dump_plan, plan_from_text
 from planner.documents.scenario import LoadedScenario, scenario_from_text
+from planner.documents.trace_file import read_trace
 from planner.documents.yaml_text import dump_yaml
 from planner.evaluation import evaluate, setup_of, simulate, standing_fleet, standing_plan
 from planner.plan import Plan
@@ -22,10 +23,12 @@ from planner.simulator.cluster import Failure
 from planner.simulator.metrics import SURE, SimulationResult
 from planner.simulator.run import simulate_fleet
 from planner.specs import Phase
+from planner.traces import prefix_hits
 from planner.workflow import solve
 
 FLEETS = Path(__file__).parents[1] / "examples" / "fleets"
 RUNNING = FLEETS / "llama-70b-running.yaml"
+EXAMPLE_TRACE = FLEETS.parent / "traces" / "synthetic-chat.jsonl"
 H100 = {"gpu": "h100-sxm", "price_per_gpu_hour": 3.0, "max_gpus": 64, "node_size": 8}
 SMALL = {
     "model": "meta-llama/Llama-3.1-8B",
@@ -266,3 +269,18 @@ def test_api_names_are_there() -> None:
 def test_facts_are_json(small: Plan) -> None:
     assert small.verification is not None
     json.dumps(dict(small.verification.details))
+
+
+def test_a_large_prefix_cache_hits_what_an_infinite_one_would() -> None:
+    """Prompts one after the other on one replica: the simulated cache finds what the trace's hashes allow."""
+    standing = standing_fleet(load_fleet(RUNNING))
+    one = tuple(
+        replace(g, replicas=1, kv_tokens=10**8) if g.phase is Phase.PREFILL else g
+        for g in standing.fleet.groups
+    )
+    trace = read_trace(EXAMPLE_TRACE)
+    assert trace.blocks is not None
+    source = replace(standing.source, trace=trace, replay=True, rate=0.1, prefix_cache=True)
+    result = simulate_fleet(replace(standing.fleet, groups=one), source, Setup(), number=1)
+    ideal = prefix_hits(trace.blocks, trace.isl)
+    assert result.prefix_hit_rate == pytest.approx(ideal.tokens, rel=0.02)
