@@ -16,8 +16,10 @@ import numpy as np
 from planner.arrays import FloatArray
 from planner.capacity import (
     COLOCATED_PROMPTS_PER_STEP,
-    FIRST_STEPS,
+    FIRST_STEP_SPREAD,
     ColocatedState,
+    PromptQueues,
+    Spread,
     batch_for_tokens,
     colocated_state,
     elasticity,
@@ -31,6 +33,7 @@ from planner.latency import decode_step_time
 from planner.operators import ReplicaSet
 from planner.plan import LatencySummary
 from planner.queueing import (
+    FlightSojourn,
     ServiceShape,
     Sojourn,
     decode_occupancy,
@@ -44,8 +47,11 @@ from planner.transformer import kv_bytes
 INTERVAL_Z = 1.2816  # normal quantile of 0.9: the interval covers 80 % of the model error [1]
 _PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 _TOLERANCE = 1e-4
+_ROUNDING = 1e-9  # of a sum of probabilities [1]
 _BATCHES, _BATCHES_SPAN = 96, 512.0  # grid of batches, and its largest over its smallest [1]
 _FINE_BATCHES = 24
+_ONLY = np.array([0])
+_STEP_PARTS = 3  # that the distribution of first decode steps is cut into
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +106,12 @@ def summary(components: Sequence[Component]) -> LatencySummary:
 
 def _quantile(components: Sequence[Component], probability: float) -> float:
     low, high = 0.0, max(c.longest for c in components)
-    while exceedance(components, high) > 1 - probability:
+    miss = 1 - probability + _ROUNDING
+    while exceedance(components, high) > miss:
         low, high = high, 2 * high
     while high - low > _TOLERANCE * high:
         middle = 0.5 * (low + high)
-        if exceedance(components, middle) > 1 - probability:
+        if exceedance(components, middle) > miss:
             low = middle
         else:
             high = middle
@@ -153,13 +160,34 @@ def _prefill(
     fleet: Fleet, group: Deployed, decode: Sequence[_Decode], traffic: Traffic, z: float
 ) -> Component:
     """TTFT of the requests that one prefill group takes."""
-    after = [(d.share, _transfer(fleet, group, d.group, traffic) + d.first_step) for d in decode]
-    weights = np.concatenate([share * traffic.isl_weights for share, _ in after])
-    totals = [
-        sojourn.wait.plus(np.concatenate([sojourn.service + extra for _, extra in after]), weights)
-        for sojourn in prefill_sojourns(fleet, group, traffic, z)
-    ]
-    return _fastest(_share(fleet, group), totals)
+    queues = prompt_queues(replica_set(fleet, group, z), traffic, group.token_budget).at(_ONLY)
+    points, weights = [], []
+    for d in decode:
+        transfer = _transfer(fleet, group, d.group, traffic)
+        for share, step in d.first_steps:
+            points.append(transfer + step)
+            weights.append(d.share * share * traffic.isl_weights)
+    after = np.concatenate(points)
+    alone = np.tile(queues.alone[0], len(points))
+    spread = Spread(
+        (alone + after)[None], (alone / queues.stages[0] + after)[None], np.concatenate(weights)
+    )
+    sojourn = _sojourn(fleet, group, traffic, queues, spread)
+    return Component(
+        _share(fleet, group),
+        float(sojourn.mean[0, 0]),
+        lambda t: float(sojourn.exceeds(np.array([[t]]))[0, 0]),
+        float(spread.total.max()),
+    )
+
+
+def _sojourn(
+    fleet: Fleet, group: Deployed, traffic: Traffic, queues: PromptQueues, after: Spread
+) -> Sojourn | FlightSojourn:
+    load = queues.load(group.rate, group.replicas, fleet.routing)
+    return queues.sojourn(
+        load, np.array([float(group.replicas)]), fleet.routing, traffic.arrival_scv, after
+    )
 
 
 def _fastest(share: float, sojourns: Sequence[Sojourn]) -> Component:
@@ -175,24 +203,22 @@ def _fastest(share: float, sojourns: Sequence[Sojourn]) -> Component:
     )
 
 
-def prefill_sojourns(fleet: Fleet, group: Deployed, traffic: Traffic, z: float) -> tuple[Sojourn, ...]:
-    """Wait plus own time of a prompt, for each number of prompts per step."""
-    sojourns = []
-    for queue in prompt_queues(replica_set(fleet, group, z), traffic, group.token_budget):
-        shape = queue.shape.at(np.array(0))
-        wait = pooled_wait(fleet.routing, shape, group.rate, group.replicas, traffic.arrival_scv)
-        sojourns.append(wait.plus(queue.latency[0], traffic.isl_weights))
-    return tuple(sojourns)
+def prefill_sojourn(
+    fleet: Fleet, group: Deployed, traffic: Traffic, z: float
+) -> Sojourn | FlightSojourn:
+    """Wait plus own time of a prompt, shape (1, 1)."""
+    queues = prompt_queues(replica_set(fleet, group, z), traffic, group.token_budget).at(_ONLY)
+    alone = Spread(queues.alone, queues.alone / queues.stages[:, None], traffic.isl_weights)
+    return _sojourn(fleet, group, traffic, queues, alone)
 
 
 def prefill_occupancy(fleet: Fleet, group: Deployed, z: float = 0.0) -> Occupancy:
-    """Share of time that replicas of the group compute, at the prompts per step with the shortest TTFT."""
+    """Share of time that replicas of the group compute, and their prompts per step."""
     traffic = Traffic.of_service(fleet.service)
-    queues = prompt_queues(replica_set(fleet, group, z), traffic, group.token_budget)
-    means = [float(s.mean) for s in prefill_sojourns(fleet, group, traffic, z)]
-    queue = queues[int(np.argmin(means))]
-    busy = group.rate * float(queue.shape.mean[0]) / group.replicas
-    return Occupancy(min(busy, 1.0), float(queue.number), float(queue.number))
+    queues = prompt_queues(replica_set(fleet, group, z), traffic, group.token_budget).at(_ONLY)
+    load = queues.load(group.rate, group.replicas, fleet.routing)
+    prompts = float(queues.prompts(load, np.array([float(group.replicas)]), fleet.routing)[0, 0])
+    return Occupancy(float(load[0, 0]), prompts, prompts)
 
 
 def _transfer(fleet: Fleet, prefill: Deployed, decode: Deployed, traffic: Traffic) -> FloatArray:
@@ -230,10 +256,17 @@ class _Decode:
         return cls(group, _share(fleet, group), occupancy.pmf, batch, step)
 
     @property
-    def first_step(self) -> float:
-        """Mean time until a new sequence's first token: the rest of a running step, then its own. [s]"""
-        running = np.minimum(self.batch, 1.0)
-        return float(self.probability @ (self.step * (1 + (FIRST_STEPS - 1) * running)))
+    def first_steps(self) -> list[tuple[float, float]]:
+        """Time until a new sequence's first token, as shares and points: the rest of a running step, then its
+        own. [1, s]"""
+        below = np.cumsum(self.probability)
+        sums = np.cumsum(self.probability * self.step)
+        edges = np.linspace(0.0, 1.0, _STEP_PARTS + 1)
+        steps = np.diff(np.interp(edges, np.append(0.0, below), np.append(0.0, sums))) * _STEP_PARTS
+        running = float(self.probability @ np.minimum(self.batch, 1.0))
+        points = [((1 - running) / _STEP_PARTS, float(step)) for step in steps]
+        share = running / (_STEP_PARTS * len(FIRST_STEP_SPREAD))
+        return points + [(share, float(step * rest)) for step in steps for rest in FIRST_STEP_SPREAD]
 
     def component(self) -> Component:
         """TPOT: the step at the batch that a request meets, weighted by the tokens made there."""

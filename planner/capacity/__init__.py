@@ -20,10 +20,12 @@ from planner.capacity.colocated import (
     ColocatedDemand,
     ColocatedState,
     ColocatedTable,
+    PromptQueue,
     colocated_curves,
     colocated_state,
     colocated_table,
     elasticity,
+    sharing,
     tpot_moments,
 )
 from planner.capacity.decode import DecodeDemand, batch_for_tokens, batch_grid, decode_curves
@@ -39,15 +41,13 @@ from planner.capacity.limits import (
 )
 from planner.capacity.prefill import (
     BUSY,
+    FIRST_STEP_SPREAD,
     FIRST_STEPS,
     MOST_UTILIZATION,
-    PROMPTS_PER_STEP,
     PrefillDemand,
-    PromptQueue,
     prefill_curves,
-    prompt_queues,
-    sharing,
 )
+from planner.capacity.prompts import PROMPTS_PER_STEP, PromptQueues, Spread, prompt_queues
 
 __all__ = [
     "ADMISSION_SHARE",
@@ -55,6 +55,7 @@ __all__ = [
     "COLOCATED_PROMPTS_PER_STEP",
     "DEFAULT_ADMISSION_MISS",
     "FIRST_STEPS",
+    "FIRST_STEP_SPREAD",
     "MOST_ELASTICITY",
     "MOST_UTILIZATION",
     "PROMPTS_PER_STEP",
@@ -67,6 +68,8 @@ __all__ = [
     "Limit",
     "PrefillDemand",
     "PromptQueue",
+    "PromptQueues",
+    "Spread",
     "admission_miss",
     "batch_for_tokens",
     "batch_grid",

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from planner.arrays import FloatArray
 from planner.capacity.decode import batch_for_tokens
 from planner.capacity.limits import Curves, Limit, pooled
-from planner.capacity.prefill import PromptQueue, sharing
 from planner.latency import Companions, PromptTime, decode_step_time, prompt_time
 from planner.operators import ReplicaSet
 from planner.plan import Binding
@@ -22,6 +21,7 @@ from planner.traffic import Traffic
 COLOCATED_PROMPTS_PER_STEP = (1, 4)
 MOST_ELASTICITY = 0.95  # of a step in its batch; no steady state is near beyond [1]
 _TINY = 1e-30
+_LEAST_OCCUPANCY = 1e-3  # of the shortest prompt, in mean occupancies [1]
 _BATCH_POINTS = 25
 _SHAPE_STRIDE = 4
 _LIGHT_LOAD = 0.05  # share of time that prompts take at the start of the colocated grid [1]
@@ -116,6 +116,49 @@ def colocated_state(
         stolen_square=square * (stolen / np.maximum(alone, _TINY)) ** 2,
     )
     return state, times
+
+
+@dataclass(frozen=True, slots=True)
+class PromptQueue:
+    """Replicas that compute `number` prompts per step.
+
+    Attributes
+    ----------
+    latency : ndarray, shape (R, points)
+        Of each prompt length beside its companions, without wait. [s]
+    shape : ServiceShape, (R,)
+        Of the time that a prompt occupies its replica.
+    """
+
+    number: int
+    latency: FloatArray
+    shape: ServiceShape
+
+
+def sharing(
+    alone: FloatArray, service: FloatArray, weights: FloatArray, number: int
+) -> tuple[FloatArray, FloatArray]:
+    r"""What a prompt occupies and what it takes when `number` prompts share its steps, shape (..., points).
+
+    Parameters
+    ----------
+    alone, service : ndarray, shape (..., points)
+        Time of each prompt length by itself, and beside ``number - 1`` average ones. [s]
+    weights : ndarray, shape (points,)
+
+    Notes
+    -----
+    Sharing saves what a step costs whatever is in it. The rest of a prompt's work stays its own, and
+    with it the variance that makes others wait: a prompt that takes :math:`s` beside `b` - 1 average ones
+    occupies :math:`s - E[s] + E[s]/b`. Of its companions those ahead are in the wait already, so that
+    half of them lengthen its own step. Both are ours; `tests/test_capacity_simulation.py` compares them
+    with a simulation of greedy batching.
+    """
+    if number == 1:
+        return service, service
+    mean = (service @ weights)[..., None]
+    occupancy = np.maximum(service - mean * (1 - 1 / number), _LEAST_OCCUPANCY * mean)
+    return occupancy, service - 0.5 * (mean - (alone @ weights)[..., None])
 
 
 @dataclass(frozen=True, slots=True)

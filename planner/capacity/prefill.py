@@ -10,19 +10,16 @@ from numpy.typing import NDArray
 
 from planner.arrays import FloatArray
 from planner.capacity.limits import Curves, Limit, pooled
-from planner.latency import Companions, prompt_time
-from planner.operators import ReplicaSet
+from planner.capacity.prompts import PromptQueues, Spread
 from planner.plan import Binding
-from planner.queueing import ServiceShape, pooled_wait
 from planner.specs import Routing
 from planner.traffic import Traffic
 
 MOST_UTILIZATION = 0.995  # of a prefill queue; no steady state is near beyond [1]
 BUSY = 0.9  # utilization from which a prefill group is said to be bound by compute [1]
-PROMPTS_PER_STEP = (1, 2, 4, 8, 16, 32)
 FIRST_STEPS = 1.5  # a new sequence waits for half a step that runs, then for its own [1]
-_LEAST_OCCUPANCY = 1e-3  # of the shortest prompt, in mean occupancies [1]
-_BISECTIONS = 22
+FIRST_STEP_SPREAD: FloatArray = 1 + np.array([1, 3, 5]) / 6  # that half is anything from none to all of it
+_BISECTIONS = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,72 +45,8 @@ class PrefillDemand:
     routing: Routing
 
 
-@dataclass(frozen=True, slots=True)
-class PromptQueue:
-    """Prefill replicas that compute `number` prompts per step.
-
-    Attributes
-    ----------
-    latency : ndarray, shape (R, points)
-        Of each prompt length beside its companions, without wait. [s]
-    shape : ServiceShape, (R,)
-        Of the time that a prompt occupies its replica.
-    """
-
-    number: int
-    latency: FloatArray
-    shape: ServiceShape
-
-
-def prompt_queues(r: ReplicaSet, traffic: Traffic, token_budget: float) -> tuple[PromptQueue, ...]:
-    """Queues of R prefill replicas, one for each number of prompts per step that fits the budget.
-
-    Under load an engine batches greedily, see :func:`sharing`; it does at least as well as the best
-    fixed number.
-    """
-    queues: list[PromptQueue] = []
-    alone: FloatArray | None = None
-    for number in PROMPTS_PER_STEP:
-        if number > 1 and number * traffic.mean_query > token_budget:
-            break
-        beside = Companions(number - 1.0, traffic.mean_query, traffic.mean_area)
-        time = prompt_time(r, traffic.query[:, None], traffic.cached[:, None], token_budget, beside)
-        service = np.ascontiguousarray(time.service.T)
-        alone = service if alone is None else alone
-        occupancy, latency = sharing(alone, service, traffic.isl_weights, number)
-        shape = ServiceShape.of(occupancy / r.lanes[:, None], traffic.isl_weights)
-        queues.append(PromptQueue(number, latency, shape))
-    return tuple(queues)
-
-
-def sharing(
-    alone: FloatArray, service: FloatArray, weights: FloatArray, number: int
-) -> tuple[FloatArray, FloatArray]:
-    r"""What a prompt occupies and what it takes when `number` prompts share its steps, shape (..., points).
-
-    Parameters
-    ----------
-    alone, service : ndarray, shape (..., points)
-        Time of each prompt length by itself, and beside ``number - 1`` average ones. [s]
-    weights : ndarray, shape (points,)
-
-    Notes
-    -----
-    Sharing saves what a step costs whatever is in it. The rest of a prompt's work stays its own, and
-    with it the variance that makes others wait: a prompt that takes :math:`s` beside `b` - 1 average ones
-    occupies :math:`s - E[s] + E[s]/b`. Of its companions those ahead are in the wait already, so that
-    half of them lengthen its own step. Both are ours; `tests/test_capacity_simulation.py` compares them
-    with a simulation of greedy batching.
-    """
-    if number == 1:
-        return service, service
-    mean = (service @ weights)[..., None]
-    occupancy = np.maximum(service - mean * (1 - 1 / number), _LEAST_OCCUPANCY * mean)
-    return occupancy, service - 0.5 * (mean - (alone @ weights)[..., None])
-
-
 def prefill_curves(
-    queues: Sequence[PromptQueue],
+    queues: PromptQueues,
     replica: NDArray[np.int64],
     traffic: Traffic,
     demand: PrefillDemand,
@@ -121,37 +54,34 @@ def prefill_curves(
 ) -> Curves:
     """Capacity of C prefill candidates, candidate c being replica ``replica[c]`` of the queues."""
     counts = np.asarray(starts)
-    best = np.zeros((len(replica), len(counts)))
-    prompts = np.ones_like(best)
-    utilization = np.zeros_like(best)
-    for queue in queues:
-        load = _prefill_load(queue, replica, traffic, demand, counts)
-        rate = load / queue.shape.mean[replica][:, None]
-        better = rate > best
-        best = np.where(better, rate, best)
-        prompts = np.where(better, queue.number, prompts)
-        utilization = np.where(better, load, utilization)
-    binds = np.where(utilization >= BUSY, Binding.COMPUTE.value, Binding.TTFT.value)
-    return pooled(Curves(counts, best, prompts, binds))
+    rate = np.zeros((len(replica), len(counts)))
+    prompts, load = np.ones_like(rate), np.zeros_like(rate)
+    pipelined = queues.stages[replica] > 1
+    for kind in (False, True):
+        rows = np.flatnonzero(pipelined == kind)
+        if len(rows):
+            own = queues.at(replica[rows])
+            load[rows] = _largest_load(own, rows, traffic, demand, counts.astype(np.float64))
+            rate[rows] = own.rate(load[rows], counts, demand.routing)
+            prompts[rows] = own.prompts(load[rows], counts, demand.routing)
+    binds = np.where(load >= BUSY, Binding.COMPUTE.value, Binding.TTFT.value)
+    return pooled(Curves(counts, rate, prompts, binds))
 
 
-def _prefill_load(
-    queue: PromptQueue,
-    replica: NDArray[np.int64],
+def _largest_load(
+    queues: PromptQueues,
+    rows: NDArray[np.int64],
     traffic: Traffic,
     demand: PrefillDemand,
-    counts: NDArray[np.int64],
+    counts: FloatArray,
 ) -> FloatArray:
-    """Largest utilization within the limits, by bisection, shape (C, N)."""
-    weights = traffic.isl_weights
-    shape = queue.shape.at(replica).expanded()
-    latency = (queue.latency[replica] + demand.transfer.T + demand.first_step[:, None])[:, None, :]
-    low = np.zeros((len(replica), len(counts)))
+    """Largest load within the limits, by bisection, shape (C, N), of the candidates `rows`."""
+    after = _after(queues, rows, traffic, demand)
+    low = np.zeros((len(rows), len(counts)))
     high = np.full_like(low, MOST_UTILIZATION)
     for _ in range(_BISECTIONS):
         middle = 0.5 * (low + high)
-        wait = pooled_wait(demand.routing, shape, middle * counts / shape.mean, counts, traffic.arrival_scv)
-        sojourn = wait.plus(latency, weights)
+        sojourn = queues.sojourn(middle, counts, demand.routing, traffic.arrival_scv, after)
         fits = np.ones(low.shape, dtype=bool)
         for limit in demand.ttft:
             if limit.probability is None:
@@ -160,3 +90,14 @@ def _prefill_load(
                 fits &= sojourn.exceeds(limit.time) <= limit.miss - demand.admission_miss
         low, high = np.where(fits, middle, low), np.where(fits, high, middle)
     return np.where(low <= MOST_UTILIZATION * 2.0 ** (1 - _BISECTIONS), 0.0, low)
+
+
+def _after(
+    queues: PromptQueues, rows: NDArray[np.int64], traffic: Traffic, demand: PrefillDemand
+) -> Spread:
+    """Prompt, transfer and first decode step of the candidates `rows`, on few points."""
+    steps = FIRST_STEP_SPREAD / FIRST_STEPS * demand.first_step[rows][:, None]
+    after = (demand.transfer.T[rows][:, :, None] + steps[:, None, :]).reshape(len(rows), -1)
+    alone = np.repeat(queues.alone, len(FIRST_STEP_SPREAD), axis=1)
+    weights = np.repeat(traffic.isl_weights / len(FIRST_STEP_SPREAD), len(FIRST_STEP_SPREAD))
+    return Spread(alone + after, alone / queues.stages[:, None] + after, weights).condensed()

@@ -3,6 +3,7 @@
 Pure functions of arrays; every argument broadcasts, distributions lie on the last axis.
 """
 
+from planner.queueing.batching import later_arrivals, lengthened, prompts_per_step, tail_prompts
 from planner.queueing.numeric import erlang_c, gamma_tail, log_gamma, normal_cdf, normal_quantile
 from planner.queueing.occupancy import (
     Occupancy,
@@ -11,6 +12,7 @@ from planner.queueing.occupancy import (
     occupancy_quantile,
     operating_batch_for_quantile,
 )
+from planner.queueing.pipeline import Flight, FlightSojourn, Pipelines
 from planner.queueing.pooling import (
     md1_mean_ttft,
     md1_mean_ttft_pipeline,
@@ -21,7 +23,10 @@ from planner.queueing.service import ServiceShape, mgn_wait
 from planner.queueing.waiting import Sojourn, WaitDistribution, exceedance_of_sum, quantile_of_sum
 
 __all__ = [
+    "Flight",
+    "FlightSojourn",
     "Occupancy",
+    "Pipelines",
     "ServiceShape",
     "Sojourn",
     "WaitDistribution",
@@ -29,6 +34,8 @@ __all__ = [
     "erlang_c",
     "exceedance_of_sum",
     "gamma_tail",
+    "later_arrivals",
+    "lengthened",
     "log_gamma",
     "md1_mean_ttft",
     "md1_mean_ttft_pipeline",
@@ -40,5 +47,7 @@ __all__ = [
     "occupancy_quantile",
     "operating_batch_for_quantile",
     "pooled_wait",
+    "prompts_per_step",
     "quantile_of_sum",
+    "tail_prompts",
 ]
