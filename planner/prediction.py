@@ -39,8 +39,10 @@ from planner.queueing import (
     decode_occupancy,
     gamma_tail,
     pooled_wait,
+    shared_servers,
+    shares_by_speed,
 )
-from planner.specs import Phase, SchedulerPolicy
+from planner.specs import Phase, Routing, SchedulerPolicy
 from planner.traffic import Traffic
 from planner.transformer import kv_bytes
 
@@ -125,7 +127,7 @@ def predict_fleet(fleet: Fleet, z: float = 0.0) -> Latencies:
         parts = [_colocated(fleet, g, traffic, z) for g in fleet.pool(Phase.COLOCATED)]
         return Latencies(tuple(p[0] for p in parts), tuple(p[1] for p in parts))
     decode = [_Decode.of(fleet, g, traffic, z) for g in fleet.pool(Phase.DECODE)]
-    ttft = tuple(_prefill(fleet, g, decode, traffic, z) for g in fleet.pool(Phase.PREFILL))
+    ttft = tuple(_prefill(fleet, g, decode, traffic) for g in _prompt_pool(fleet, traffic, z))
     if not traffic.has_tpot:
         return Latencies(ttft, tuple(_no_tpot(d.share) for d in decode))
     return Latencies(ttft, tuple(d.component() for d in decode))
@@ -156,14 +158,62 @@ def _share(fleet: Fleet, group: Deployed) -> float:
 # Prefill
 
 
-def _prefill(
-    fleet: Fleet, group: Deployed, decode: Sequence[_Decode], traffic: Traffic, z: float
-) -> Component:
+@dataclass(frozen=True, slots=True)
+class _Prompts:
+    """A prefill group within its pool.
+
+    Attributes
+    ----------
+    share : of the prompts that it takes. [1]
+    load : of its replicas, shape (1, 1). [1]
+    met : load that makes its prompts wait, shape (1, 1). [1]
+    pooled : replicas that stand in for one another, shape (1,). [1]
+    """
+
+    group: Deployed
+    queues: PromptQueues
+    share: float
+    load: FloatArray
+    met: FloatArray
+    pooled: FloatArray
+
+    def sojourn(self, fleet: Fleet, traffic: Traffic, after: Spread) -> Sojourn | FlightSojourn:
+        return self.queues.sojourn(self.met, self.pooled, fleet.routing, traffic.arrival_scv, after)
+
+
+def _prompt_pool(fleet: Fleet, traffic: Traffic, z: float) -> list[_Prompts]:
+    """Prefill groups behind one router: the least work is found where a prompt ends first."""
+    groups = fleet.pool(Phase.PREFILL)
+    queues = [
+        prompt_queues(replica_set(fleet, g, z), traffic, g.token_budget).at(_ONLY) for g in groups
+    ]
+    rate = sum(g.rate for g in groups)
+    counts = [float(g.replicas) for g in groups]
+    if len(groups) == 1 or fleet.routing is not Routing.LEAST_LOADED:
+        shares, pooled = [g.rate / rate for g in groups], counts
+    else:
+        times = [float(q.alone[0] @ traffic.isl_weights) for q in queues]
+        servers = [n * float(q.stages[0] * q.ranks[0]) for n, q in zip(counts, queues, strict=True)]
+        shares = shares_by_speed(rate, times, servers)
+        pooled = [shared_servers(times, counts, k) for k in range(len(groups))]
+    loads = [
+        q.load(share * rate, g.replicas, fleet.routing)
+        for g, q, share in zip(groups, queues, shares, strict=True)
+    ]
+    # nobody waits longer at a busier group than for another one
+    even = sum(n * load for n, load in zip(counts, loads, strict=True)) / sum(counts)
+    return [
+        _Prompts(g, q, share, load, np.minimum(load, even), np.array([n]))
+        for g, q, share, load, n in zip(groups, queues, shares, loads, pooled, strict=True)
+    ]
+
+
+def _prefill(fleet: Fleet, prompts: _Prompts, decode: Sequence[_Decode], traffic: Traffic) -> Component:
     """TTFT of the requests that one prefill group takes."""
-    queues = prompt_queues(replica_set(fleet, group, z), traffic, group.token_budget).at(_ONLY)
+    queues = prompts.queues
     points, weights = [], []
     for d in decode:
-        transfer = _transfer(fleet, group, d.group, traffic)
+        transfer = _transfer(fleet, prompts.group, d.group, traffic)
         for share, step in d.first_steps:
             points.append(transfer + step)
             weights.append(d.share * share * traffic.isl_weights)
@@ -172,21 +222,12 @@ def _prefill(
     spread = Spread(
         (alone + after)[None], (alone / queues.stages[0] + after)[None], np.concatenate(weights)
     )
-    sojourn = _sojourn(fleet, group, traffic, queues, spread)
+    sojourn = prompts.sojourn(fleet, traffic, spread)
     return Component(
-        _share(fleet, group),
+        prompts.share,
         float(sojourn.mean[0, 0]),
         lambda t: float(sojourn.exceeds(np.array([[t]]))[0, 0]),
         float(spread.total.max()),
-    )
-
-
-def _sojourn(
-    fleet: Fleet, group: Deployed, traffic: Traffic, queues: PromptQueues, after: Spread
-) -> Sojourn | FlightSojourn:
-    load = queues.load(group.rate, group.replicas, fleet.routing)
-    return queues.sojourn(
-        load, np.array([float(group.replicas)]), fleet.routing, traffic.arrival_scv, after
     )
 
 
@@ -207,18 +248,17 @@ def prefill_sojourn(
     fleet: Fleet, group: Deployed, traffic: Traffic, z: float
 ) -> Sojourn | FlightSojourn:
     """Wait plus own time of a prompt, shape (1, 1)."""
-    queues = prompt_queues(replica_set(fleet, group, z), traffic, group.token_budget).at(_ONLY)
-    alone = Spread(queues.alone, queues.alone / queues.stages[:, None], traffic.isl_weights)
-    return _sojourn(fleet, group, traffic, queues, alone)
+    (prompts,) = (p for p in _prompt_pool(fleet, traffic, z) if p.group is group)
+    alone, stages = prompts.queues.alone, prompts.queues.stages
+    return prompts.sojourn(fleet, traffic, Spread(alone, alone / stages[:, None], traffic.isl_weights))
 
 
 def prefill_occupancy(fleet: Fleet, group: Deployed, z: float = 0.0) -> Occupancy:
     """Share of time that replicas of the group compute, and their prompts per step."""
     traffic = Traffic.of_service(fleet.service)
-    queues = prompt_queues(replica_set(fleet, group, z), traffic, group.token_budget).at(_ONLY)
-    load = queues.load(group.rate, group.replicas, fleet.routing)
-    prompts = float(queues.prompts(load, np.array([float(group.replicas)]), fleet.routing)[0, 0])
-    return Occupancy(float(load[0, 0]), prompts, prompts)
+    (prompts,) = (p for p in _prompt_pool(fleet, traffic, z) if p.group is group)
+    number = float(prompts.queues.prompts(prompts.load, prompts.pooled, fleet.routing)[0, 0])
+    return Occupancy(float(prompts.load[0, 0]), number, number)
 
 
 def _transfer(fleet: Fleet, prefill: Deployed, decode: Deployed, traffic: Traffic) -> FloatArray:

@@ -4,6 +4,7 @@ Pure functions of arrays; every argument broadcasts, distributions lie on the la
 """
 
 from planner.queueing.batching import later_arrivals, lengthened, prompts_per_step, tail_prompts
+from planner.queueing.mixed import shared_servers, shares_by_speed
 from planner.queueing.numeric import erlang_c, gamma_tail, log_gamma, normal_cdf, normal_quantile
 from planner.queueing.occupancy import (
     Occupancy,
@@ -49,5 +50,7 @@ __all__ = [
     "pooled_wait",
     "prompts_per_step",
     "quantile_of_sum",
+    "shared_servers",
+    "shares_by_speed",
     "tail_prompts",
 ]
