@@ -23,7 +23,7 @@ from planner.units import MILLI
 WASTED = 0.85  # of every limit, below which a plan may carry less than it could [1]
 MOST_MORE = 2.0  # times the planned rate that is tried for a pool that is wasted
 SAFETY = 0.99  # of a rate that was seen to hold [1]
-_ADMISSION_NOTED = 0.05  # of the TTFT limit, spent waiting for room on a decode replica
+LINK_NOTED = 0.5  # load of NICs from which transfers are held up by others [1]
 
 
 def source_of(loaded: LoadedScenario, workload: Workload, seed: int = 0) -> RequestSource:
@@ -71,19 +71,24 @@ def blamed(fleet: Fleet, result: SimulationResult) -> frozenset[Phase]:
     missed = {c.target.metric for c in result.checks if not c.met}
     phases = set()
     if Metric.TTFT in missed or result.growing:
-        limit = min(
-            (c.target.limit for c in result.checks if c.target.metric is Metric.TTFT), default=math.inf
-        )
-        waiting = sum(float(s.queue.mean()) for s in result.series if s.phase is Phase.DECODE and s.time.size)
-        admission = waiting / result.request_rate if result.request_rate > 0 else 0.0
-        prompts = any(s.phase is Phase.PREFILL for s in result.series)
-        if admission > _ADMISSION_NOTED * limit:
-            phases.add(Phase.DECODE)
-        elif prompts:
-            phases.add(Phase.PREFILL)
+        phases.add(_slow_to_first_token(result))
     if Metric.TPOT in missed:
         phases.add(Phase.DECODE)
     return frozenset(phases)
+
+
+def _slow_to_first_token(result: SimulationResult) -> Phase:
+    """The pool whose queue, or whose NICs, take most of what TTFT has beside the prompt itself."""
+    waiting = sum(float(s.queue.mean()) for s in result.series if s.phase is Phase.DECODE and s.time.size)
+    admission = waiting / result.request_rate if result.request_rate > 0 else 0.0
+    if admission > result.wait_mean:
+        return Phase.DECODE
+    if result.transfer_mean > result.wait_mean:
+        out = max((g.egress for g in result.groups if g.phase is Phase.PREFILL), default=0.0)
+        into = max((g.ingress for g in result.groups if g.phase is Phase.DECODE), default=0.0)
+        if max(out, into) > LINK_NOTED:
+            return Phase.DECODE if into > out else Phase.PREFILL
+    return Phase.PREFILL
 
 
 def wasted(fleet: Fleet, result: SimulationResult) -> frozenset[Phase]:

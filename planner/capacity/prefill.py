@@ -92,9 +92,7 @@ def _largest_load(
     return np.where(low <= MOST_UTILIZATION * 2.0 ** (1 - _BISECTIONS), 0.0, low)
 
 
-def _after(
-    queues: PromptQueues, rows: NDArray[np.int64], traffic: Traffic, demand: PrefillDemand
-) -> Spread:
+def _after(queues: PromptQueues, rows: NDArray[np.int64], traffic: Traffic, demand: PrefillDemand) -> Spread:
     """Prompt, transfer and first decode step of the candidates `rows`, on few points."""
     steps = FIRST_STEP_SPREAD / FIRST_STEPS * demand.first_step[rows][:, None]
     after = (demand.transfer.T[rows][:, :, None] + steps[:, None, :]).reshape(len(rows), -1)

@@ -344,7 +344,7 @@ def _request_records(requests: Requests, holdings: Holdings) -> NDArray[Any]:
         fresh[name] = math.nan
     for name in ("next", "before", "ring_next", "ring_before", "prefill", "decode", "lane"):
         fresh[name] = -1
-    request = np.empty(requests.number, records.REQUEST)
+    request = np.zeros(requests.number, records.REQUEST)  # padding too: the same bytes each time
     for start in range(0, requests.number, _RECORDS_AT_ONCE):  # each part stays in the processor's cache
         part = slice(start, start + _RECORDS_AT_ONCE)
         some = request[part]

@@ -721,15 +721,15 @@ def _admit(w: World, d: int, now: float) -> None:
         w.request[i].state = TRANSFER
         source = w.replica[p].group
         size = w.request[i].size * w.group[g].copies
-        begin = max(now, w.replica[p].egress, w.replica[d].ingress)
+        # Each NIC works off what it is given, whatever the other end is busy with; the slower one decides.
         out, into = size / w.group[source].nic, size / w.group[g].nic
-        w.replica[p].egress = begin + out
-        w.replica[d].ingress = begin + into
+        sent = w.replica[p].egress = max(now, w.replica[p].egress) + out
+        received = w.replica[d].ingress = max(now, w.replica[d].ingress) + into
         w.replica[p].egress_busy += out
         w.replica[d].ingress_busy += into
         moved = _blocks(w.request[i].isl, w.control[0].block)
-        wire = size / w.pairs[source, g] + moved * w.group[source].post
-        end = begin + w.group[source].fixed + wire * w.group[source].exposed
+        wire = max(size / w.pairs[source, g], sent - now, received - now) + moved * w.group[source].post
+        end = now + w.group[source].fixed + wire * w.group[source].exposed
         if end <= now:
             _arrived(w, i, now)
         else:
