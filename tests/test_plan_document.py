@@ -236,7 +236,7 @@ def test_newer_files_are_refused():
     [
         ("schema_version: 1\n", "", "schema_version: is required"),
         ("num_gpus: 12", "num_gpus: 6", "num_gpus: must be replicas x tp x pp x dp = 12, got 6"),
-        ("replicas: 3", "replicas: -3", "replicas: must be >= 0, got -3"),
+        ("replicas: 3", "replicas: -3", "replicas: must be >= 1, got -3"),
         (
             "phase: prefill",
             "phase: prefil",

@@ -412,7 +412,6 @@ def test_stages_are_told():
         "evaluating candidates",
         "solving the integer program",
         "looking for alternatives",
-        "predicting latencies",
     ]
 
 

@@ -30,10 +30,11 @@ from planner.simulator.build import Setup
 from planner.simulator.metrics import SimulationResult, measure
 from planner.simulator.run import Stage, run_fleet, simulate_fleet
 from planner.simulator.source import RequestSource
+from planner.units import KILO
 
 _SHOWN, _DRAWN = 24, 200  # requests of a timeline, and of its run
 _NOTED_PER_TOKEN, _LOGGED, _MOST_LOGGED = 2, 100_000, 20_000_000  # activities of its run
-_FEWEST = 1_000  # requests of a run that is to tell whether a fleet holds
+_FEWEST = int(KILO)  # requests of a run that is to tell whether a fleet holds
 _PICTURES = (".png", ".svg")
 
 
@@ -92,6 +93,8 @@ def simulate(
     _check_pictures((plan, asked["trace"]), (plot, timeline))
     if series and not as_json:
         raise SpecError("--series: belongs to --json")
+    if str(plan) == str(asked["trace"]) == "-":
+        raise SpecError("standard input is the plan or the trace, not both")
     started = time.process_time()
     with progress("reading") as on_stage:
         standing = standing_file(plan)

@@ -84,7 +84,8 @@ def solve(
     _print(plan, as_json, output, reproducible)
     if plan.verification is not None and not plan.verification.passed:
         missed = "; ".join(plan.verification.details["failures"])
-        raise VerificationError(f"the plan does not hold in simulation: {missed}")
+        marked = "" if output is None else f"; {output} has it with verification.passed: false"
+        raise VerificationError(f"the plan does not hold in simulation: {missed}{marked}")
 
 
 def _folder(scenario: Path) -> Path:

@@ -5,19 +5,17 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 
 from planner.cli.output import echo_json, progress, width
 from planner.documents.files import check_writable, file_error
-from planner.documents.fleet import load_fleet
 from planner.errors import SpecError
 from planner.fleet import Fleet
-from planner.simulator.arrivals import generated
+from planner.simulator.arrivals import cut
 from planner.simulator.timeline import Timeline
 from planner.specs import Phase
 
@@ -197,16 +195,18 @@ def _numbers(option: str, text: str) -> tuple[int, ...]:
 def _of_fleet(
     path: Path, horizon: float | None, given: dict[str, Any], on_stage: Callable[[str], None]
 ) -> _Picture:
-    from planner.simulator.build import Setup  # numba: help does without
+    from planner.evaluation import standing_file  # numba: help does without
+    from planner.simulator.build import Setup  # the same
     from planner.simulator.interference import MOST_REQUESTS, fleet_timelines, stage  # the same
 
     number = _FLEET_REQUESTS if given["requests"] is None else given["requests"]
     if not 1 <= number <= MOST_REQUESTS:
         raise SpecError(f"--requests: a picture has 1 to {MOST_REQUESTS} requests, got {number:,}")
     seed = given["seed"] or 0
-    loaded = load_fleet(path)
-    fleet, setup = loaded.fleet, Setup(input_ranges=loaded.input_ranges)
-    requests = generated(fleet.service.workload, number, np.random.default_rng(seed))
+    standing = standing_file(path)
+    fleet, setup = standing.fleet, Setup(input_ranges=standing.input_ranges)
+    drawn = replace(standing.source, seed=seed).draw(number)
+    requests = cut(drawn, 0, min(number, drawn.number))
     colocated, notes = _colocated(fleet)
     on_stage(stage())
     panels = fleet_timelines(
@@ -217,7 +217,7 @@ def _of_fleet(
         seed=seed,
     )
     what = f"{fleet.service.model.name}; {requests.name}, seed {seed}"
-    if loaded.request_rate is None:
+    if standing.offered is None:
         what += " (the file gives no rate)"
     return _Picture(panels=panels, notes=(f"{what}. Fleets are empty at first.", *notes, *requests.notes))
 

@@ -54,7 +54,7 @@ class GroupDocument(DocumentModel):
     gpu: str = Field(description="GPU type.")
     zone: str = Field(default="", description="Where it runs.")
     parallelism: ParallelismDocument = Field(description="GPUs of one replica.")
-    replicas: Count = Field(description="Number of replicas.")
+    replicas: Size = Field(description="Number of replicas.")
     num_gpus: Count | None = Field(default=None, description="replicas x tp x pp x dp.")
     precision: PlanPrecisionDocument = Field(description="Number formats.")
     max_num_seqs: Size = Field(description="Limit of sequences in a step.")
@@ -219,9 +219,10 @@ class PlanDocument(DocumentModel):
             path = ("groups", i, "num_gpus")
             sizes = [tree.get("groups", i, "parallelism", key) for key in ("tp", "pp", "dp")]
             factors = [tree.get("groups", i, "replicas"), *sizes]
-            if tree.get(*path) is None or not all(type(f) is int for f in factors):
-                continue
+            if tree.get(*path) is None or not all(type(f) is int and f > 0 for f in factors):
+                continue  # the second is reported by the schema
             expected = math.prod(factors)
             if tree.get(*path) != expected:
-                problems.append(tree.problem(path, f"must be replicas x tp x pp x dp = {expected}"))
+                rule = f"must be replicas x tp x pp x dp = {expected}"
+                problems.append(tree.problem(path, rule, "or leave it out"))
         return problems
