@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from planner.arrays import FloatArray
 from planner.capacity import (
-    COLOCATED_PROMPTS_PER_STEP,
     FIRST_STEP_SPREAD,
     ColocatedState,
     PromptQueues,
@@ -24,21 +23,19 @@ from planner.capacity import (
     colocated_state,
     elasticity,
     prompt_queues,
-    sharing,
+    prompts_of,
     tpot_moments,
 )
 from planner.collectives import kv_transfer_time
 from planner.fleet import Deployed, Fleet, path_rate
-from planner.latency import decode_step_time
+from planner.latency import decode_step_time, prompt_time
 from planner.operators import ReplicaSet
 from planner.plan import LatencySummary
 from planner.queueing import (
     FlightSojourn,
-    ServiceShape,
     Sojourn,
     decode_occupancy,
     gamma_tail,
-    pooled_wait,
     shared_servers,
     shares_by_speed,
 )
@@ -53,6 +50,8 @@ _ROUNDING = 1e-9  # of a sum of probabilities [1]
 _BATCHES, _BATCHES_SPAN = 96, 512.0  # grid of batches, and its largest over its smallest [1]
 _FINE_BATCHES = 24
 _ONLY = np.array([0])
+_BISECTIONS = 40
+_LEAST_RATE = 1e-6  # share of a group that the router avoids; it must have some [1]
 _STEP_PARTS = 3  # that the distribution of first decode steps is cut into
 
 
@@ -124,7 +123,9 @@ def predict_fleet(fleet: Fleet, z: float = 0.0) -> Latencies:
     """Latencies of all requests; `z` is the normal quantile of the model error assumed."""
     traffic = Traffic.of_service(fleet.service)
     if fleet.pool(Phase.COLOCATED):
-        parts = [_colocated(fleet, g, traffic, z) for g in fleet.pool(Phase.COLOCATED)]
+        rate = sum(g.rate for g in fleet.pool(Phase.COLOCATED))
+        pool = _colocated_pool(fleet, traffic, z)
+        parts = [_colocated(fleet, g, g.rate / rate, traffic, z) for g in pool]
         return Latencies(tuple(p[0] for p in parts), tuple(p[1] for p in parts))
     decode = [_Decode.of(fleet, g, traffic, z) for g in fleet.pool(Phase.DECODE)]
     ttft = tuple(_prefill(fleet, g, decode, traffic) for g in _prompt_pool(fleet, traffic, z))
@@ -184,7 +185,9 @@ class _Prompts:
 def _prompt_pool(fleet: Fleet, traffic: Traffic, z: float) -> list[_Prompts]:
     """Prefill groups behind one router: the least work is found where a prompt ends first."""
     groups = fleet.pool(Phase.PREFILL)
-    queues = [prompt_queues(replica_set(fleet, g, z), traffic, g.token_budget).at(_ONLY) for g in groups]
+    queues = [
+        prompt_queues(replica_set(fleet, g, z), traffic, g.token_budget).at(_ONLY) for g in groups
+    ]
     rate = sum(g.rate for g in groups)
     counts = [float(g.replicas) for g in groups]
     if len(groups) == 1 or fleet.routing is not Routing.LEAST_LOADED:
@@ -217,7 +220,9 @@ def _prefill(fleet: Fleet, prompts: _Prompts, decode: Sequence[_Decode], traffic
             weights.append(d.share * share * traffic.isl_weights)
     after = np.concatenate(points)
     alone = np.tile(queues.alone[0], len(points))
-    spread = Spread((alone + after)[None], (alone / queues.stages[0] + after)[None], np.concatenate(weights))
+    spread = Spread(
+        (alone + after)[None], (alone / queues.stages[0] + after)[None], np.concatenate(weights)
+    )
     sojourn = prompts.sojourn(fleet, traffic, spread)
     return Component(
         prompts.share,
@@ -227,20 +232,9 @@ def _prefill(fleet: Fleet, prompts: _Prompts, decode: Sequence[_Decode], traffic
     )
 
 
-def _fastest(share: float, sojourns: Sequence[Sojourn]) -> Component:
-    """The engine does at least as well as the best of its ways, at every percentile."""
-    steady = [s for s in sojourns if math.isfinite(float(s.mean))]
-    if not steady:
-        return Component(share, math.inf, lambda _t: 1.0, math.inf)
-    return Component(
-        share,
-        min(float(s.mean) for s in steady),
-        lambda t: min(float(s.exceeds(t)) for s in steady),
-        min(float(s.service.max()) for s in steady),
-    )
-
-
-def prefill_sojourn(fleet: Fleet, group: Deployed, traffic: Traffic, z: float) -> Sojourn | FlightSojourn:
+def prefill_sojourn(
+    fleet: Fleet, group: Deployed, traffic: Traffic, z: float
+) -> Sojourn | FlightSojourn:
     """Wait plus own time of a prompt, shape (1, 1)."""
     (prompts,) = (p for p in _prompt_pool(fleet, traffic, z) if p.group is group)
     alone, stages = prompts.queues.alone, prompts.queues.stages
@@ -378,10 +372,58 @@ def colocated_group_occupancy(fleet: Fleet, group: Deployed, z: float = 0.0) -> 
     return Occupancy(min(batch / slots, 1.0), batch, batch + 2.33 * deviation)
 
 
-def _colocated(fleet: Fleet, group: Deployed, traffic: Traffic, z: float) -> tuple[Component, Component]:
+def _colocated_pool(fleet: Fleet, traffic: Traffic, z: float) -> list[Deployed]:
+    """Groups at the rates that a router by work gives them.
+
+    It compares what a prompt takes on a replica, with what the sequences there will still take: batches are
+    such that this level is the same everywhere, and a group whose prompts alone exceed it gets none.
+    """
+    groups = list(fleet.pool(Phase.COLOCATED))
+    if len(groups) == 1 or fleet.routing is not Routing.LEAST_LOADED:
+        return groups
+    curves = [_by_level(fleet, g, traffic, z) for g in groups]
+    total = sum(g.rate for g in groups)
+
+    def rates(level: float) -> list[float]:
+        return [
+            g.replicas * float(np.interp(level, levels, served, left=0.0))
+            for g, (levels, served) in zip(groups, curves, strict=True)
+        ]
+
+    low, high = 0.0, max(float(levels[-1]) for levels, _ in curves)
+    if sum(rates(high)) < total:
+        return groups
+    for _ in range(_BISECTIONS):
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if sum(rates(middle)) >= total else (middle, high)
+    shared = rates(high)
+    return [
+        replace(g, rate=total * max(rate, _LEAST_RATE * total) / sum(shared))
+        for g, rate in zip(groups, shared, strict=True)
+    ]
+
+
+def _by_level(fleet: Fleet, group: Deployed, traffic: Traffic, z: float) -> tuple[FloatArray, FloatArray]:
+    """Work that a router sees on a replica, and the replica's rate, over a grid of batches. [s, req/s]"""
+    r = replica_set(fleet, group, z)
+    lanes = float(r.lanes[0])
+    largest = min(group.max_num_seqs, group.token_budget / 2)
+    batch = np.geomspace(largest / _BATCHES_SPAN, largest, _BATCHES)
+    budget = np.array([float(group.token_budget)])
+    state, _ = colocated_state(r, traffic, fleet.engine.scheduler, budget, batch[:, None])
+    rate = np.maximum.accumulate(state.rate[:, 0])
+    own = prompt_time(r, traffic.query[:, None], traffic.cached[:, None], budget).service[:, 0]
+    ends = decode_step_time(r, np.array([[1.0], [float(group.max_num_seqs)]]) * lanes, 1.0)[:, 0]
+    sequence = float(ends[1] - ends[0]) / (group.max_num_seqs - 1) * traffic.mean_osl / 2
+    waiting = rate * state.added[:, 0] ** 2 / 2
+    return float(own @ traffic.isl_weights) + (batch * sequence + waiting) / lanes, rate
+
+
+def _colocated(
+    fleet: Fleet, group: Deployed, share: float, traffic: Traffic, z: float
+) -> tuple[Component, Component]:
     """TTFT and TPOT of the requests that one colocated group takes."""
     r = replica_set(fleet, group, z)
-    share = _share(fleet, group)
     batch = _operating_batch(r, traffic, fleet.engine.scheduler, group)
     if not math.isfinite(batch):
         never = Component(share, math.inf, lambda _t: 1.0, math.inf)
@@ -389,40 +431,35 @@ def _colocated(fleet: Fleet, group: Deployed, traffic: Traffic, z: float) -> tup
     width = min(max(batch**-0.5, 0.02), 0.5)  # as far as the batch moves
     around = batch * np.array([[1 - width], [1.0], [1 + width]])
     budget = np.array([float(group.token_budget)])
-    state, times = colocated_state(r, traffic, fleet.engine.scheduler, budget, around)
+    policy = fleet.engine.scheduler
+    state, time = colocated_state(r, traffic, policy, budget, around)
     floor = float(decode_step_time(r, np.array([[1.0]]), traffic.decode_context)[0, 0])
-
-    services = [time.service[:, 1, 0] for time in times]
-    ttft = _fastest(
-        share, _colocated_sojourns(fleet, group, traffic, services, float(state.decode_step[1, 0]))
-    )
+    counts = np.array([float(group.replicas)])
+    prompts = prompts_of(state, r, traffic, policy, budget, time, merge=False)
+    ttft = _first_token(share, prompts.sojourn(counts, fleet.routing, traffic.arrival_scv))
 
     at = ColocatedState(*(getattr(state, name)[1] for name in ColocatedState.__slots__))
     if not traffic.has_tpot:
         return ttft, _no_tpot(share)
     osl, weights = traffic.timed
     mean, variance = tpot_moments(
-        at, elasticity(state)[1], osl, traffic.colocated_steps, np.array([float(group.replicas)])
+        at, elasticity(state)[1], osl, traffic.colocated_steps, traffic.osl_scv, counts
     )
     tpot = float(mean[0])
-    floor = min(floor, tpot)
+    floor, ceiling = min(floor, tpot), max(float(at.longest[0]), tpot)
 
     def exceeds(t: float) -> float:
+        if t >= ceiling:
+            return 0.0
         tail = gamma_tail(tpot - floor, variance[0], t - floor)
         return float(np.sum(weights * tail))
 
     return ttft, Component(share, tpot, exceeds, 2 * tpot)
 
 
-def _colocated_sojourns(
-    fleet: Fleet, group: Deployed, traffic: Traffic, services: Sequence[FloatArray], decode_step: float
-) -> list[Sojourn]:
-    """Wait plus own steps of a prompt, for each number of prompts per step."""
-    weights = traffic.isl_weights
-    sojourns = []
-    for number, service in zip(COLOCATED_PROMPTS_PER_STEP, services, strict=True):
-        occupancy, latency = sharing(services[0], service, weights, number)
-        shape = ServiceShape.of(occupancy / group.parallelism.lanes, weights)
-        wait = pooled_wait(fleet.routing, shape, group.rate, group.replicas, traffic.arrival_scv)
-        sojourns.append(wait.plus(latency + 0.5 * decode_step, weights))
-    return sojourns
+def _first_token(share: float, sojourn: Sojourn | FlightSojourn) -> Component:
+    """TTFT at the middle point of a grid of batches."""
+    mean = float(np.broadcast_to(sojourn.mean, (3, 1, 1))[1, 0, 0])
+    if not math.isfinite(mean):
+        return Component(share, math.inf, lambda _t: 1.0, math.inf)
+    return Component(share, mean, lambda t: float(sojourn.exceeds(np.array([[[t]]]))[1, 0, 0]), 2 * mean)

@@ -73,6 +73,11 @@ class Traffic:
         return max(self.mean_osl - 1.0, LEAST_STEPS)
 
     @property
+    def osl_scv(self) -> float:
+        """Squared coefficient of variation of output lengths. [1]"""
+        return max(float(self.osl_weights @ self.osl**2) / self.mean_osl**2 - 1, 0.0)
+
+    @property
     def mean_area(self) -> float:
         """Mean query-key pairs of a prompt under the causal mask. [tok^2]"""
         return float(np.sum(self.isl_weights * self.query * (self.cached + self.query / 2)))

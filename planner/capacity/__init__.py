@@ -15,19 +15,19 @@ check normally passes at once.
 """
 
 from planner.capacity.colocated import (
-    COLOCATED_PROMPTS_PER_STEP,
     MOST_ELASTICITY,
     ColocatedDemand,
     ColocatedState,
     ColocatedTable,
-    PromptQueue,
     colocated_curves,
     colocated_state,
     colocated_table,
     elasticity,
-    sharing,
+    held_up,
+    prompts_of,
     tpot_moments,
 )
+from planner.capacity.colocated_prompts import ColocatedPrompts, colocated_prompts
 from planner.capacity.decode import DecodeDemand, batch_for_tokens, batch_grid, decode_curves
 from planner.capacity.limits import (
     ADMISSION_SHARE,
@@ -52,7 +52,6 @@ from planner.capacity.prompts import PROMPTS_PER_STEP, PromptQueues, Spread, pro
 __all__ = [
     "ADMISSION_SHARE",
     "BUSY",
-    "COLOCATED_PROMPTS_PER_STEP",
     "DEFAULT_ADMISSION_MISS",
     "FIRST_STEPS",
     "FIRST_STEP_SPREAD",
@@ -61,27 +60,29 @@ __all__ = [
     "PROMPTS_PER_STEP",
     "SLO_MARGIN",
     "ColocatedDemand",
+    "ColocatedPrompts",
     "ColocatedState",
     "ColocatedTable",
     "Curves",
     "DecodeDemand",
     "Limit",
     "PrefillDemand",
-    "PromptQueue",
     "PromptQueues",
     "Spread",
     "admission_miss",
     "batch_for_tokens",
     "batch_grid",
     "colocated_curves",
+    "colocated_prompts",
     "colocated_state",
     "colocated_table",
     "decode_curves",
     "elasticity",
+    "held_up",
     "limits",
     "pooled",
     "prefill_curves",
     "prompt_queues",
-    "sharing",
+    "prompts_of",
     "tpot_moments",
 ]

@@ -189,6 +189,17 @@ class Spread:
         return Spread(merged[0], merged[1], np.diff(_EDGES))
 
 
+def merged_lengths(weights: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Matrix (points, lengths) that merges ascending points into few, by conditional means, and the
+    probabilities of these. [1]"""
+    if len(weights) <= len(_EDGES):
+        return np.eye(len(weights)), weights
+    ends = np.cumsum(weights) / np.sum(weights)
+    starts = np.append(0.0, ends[:-1])
+    overlap = np.minimum(ends[:, None], _EDGES[1:]) - np.maximum(starts[:, None], _EDGES[:-1])
+    return np.maximum(overlap, 0.0) / np.diff(_EDGES), np.diff(_EDGES)
+
+
 def prompt_queues(r: ReplicaSet, traffic: Traffic, token_budget: float) -> PromptQueues:
     """Queues of R prefill replicas; see :meth:`PromptQueues.at` for the kinds."""
     services = []

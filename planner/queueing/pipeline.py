@@ -132,6 +132,10 @@ class Flight:
 
     times: Floats
 
+    def reshaped(self, *first: int) -> Flight:
+        """The same with other axes in place of the first."""
+        return Flight(self.times.reshape(*first, *self.times.shape[1:]))
+
     def exceeds(self, time: Floats) -> Floats:
         """``P(U > time)`` for times of shape (..., points); 1 for negative ones. [s -> 1]
 
