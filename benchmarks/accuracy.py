@@ -9,18 +9,12 @@ are known well. Both use the same step times, so that this judges queueing and b
 
 from __future__ import annotations
 
-import argparse
 import math
-import statistics
-import sys
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
-from benchmarks import heading, percentile, verdict
 from planner import catalog
 from planner.candidates.context import Context, ReplicaChoice
 from planner.candidates.layouts import fitting_replicas
@@ -28,11 +22,9 @@ from planner.candidates.paths import path_rates
 from planner.capacity import batch_for_tokens, colocated_state
 from planner.collectives import LINK_LOAD_LIMIT, network_rate
 from planner.engines import load_engine
-from planner.errors import SpecError
 from planner.fleet import Deployed, Fleet
 from planner.latency import decode_step_time, prompt_time
 from planner.lengths import independent, marginal_fixed, marginal_lognormal
-from planner.operators import ReplicaSet
 from planner.plan import LatencySummary
 from planner.prediction import predict_fleet
 from planner.simulator.arrivals import generated
@@ -46,7 +38,6 @@ from planner.specs import (
     Marginal,
     Objective,
     Options,
-    Parallelism,
     Period,
     Phase,
     Precision,
@@ -182,9 +173,7 @@ def _answers(marginal: Marginal) -> Marginal:
 
 
 def _workload(lengths: Lengths, rate: float) -> Workload:
-    return Workload(
-        name="drawn", periods=(Period(name="", hours=1.0, request_rate=rate),), lengths=lengths
-    )
+    return Workload(name="drawn", periods=(Period(name="", hours=1.0, request_rate=rate),), lengths=lengths)
 
 
 def _context(service: Service, items: tuple[FleetItem, ...]) -> Context:
@@ -205,14 +194,10 @@ def _fleet(context: Context, groups: Sequence[Deployed]) -> Fleet:
     first = [g for g in groups if g.phase is not Phase.DECODE]
     workload = _workload(context.service.workload.lengths, sum(g.rate for g in first))
     service = replace(context.service, workload=workload)
-    return Fleet(
-        service=service, engine=context.engine, groups=tuple(groups), routing=Routing.LEAST_LOADED
-    )
+    return Fleet(service=service, engine=context.engine, groups=tuple(groups), routing=Routing.LEAST_LOADED)
 
 
-def _pick(
-    choices: Sequence[ReplicaChoice], items: int, rng: np.random.Generator
-) -> list[ReplicaChoice]:
+def _pick(choices: Sequence[ReplicaChoice], items: int, rng: np.random.Generator) -> list[ReplicaChoice]:
     """One choice on each of the first items that have any, pipelined ones in their share."""
     pipelined = rng.random() < PIPELINED_SHARE
     found = []
@@ -237,9 +222,7 @@ def _deployed(context: Context, choice: ReplicaChoice, replicas: int, rate: floa
     )
 
 
-def _disaggregated(
-    context: Context, rng: np.random.Generator, load: float, items: int
-) -> list[Deployed]:
+def _disaggregated(context: Context, rng: np.random.Generator, load: float, items: int) -> list[Deployed]:
     prompts = fitting_replicas(context, Phase.PREFILL, [context.engine.prefill_token_budget])
     chosen = _pick(prompts, items, rng)
     answers = fitting_replicas(context, Phase.DECODE, [2048])

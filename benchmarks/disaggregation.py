@@ -116,8 +116,8 @@ def page(found: Sequence[Found], gpus: int) -> str:
         f"Goodput per GPU of the best fleet of {gpus} GPUs of one type, colocated (chunked prefill) and "
         "disaggregated, for each pair of limits on p99 TTFT and p99 TPOT. Traffic: lengths of the Azure 2023 "
         f"conversation trace, cut to {INPUT:,} tokens in and {OUTPUT:,} out, Poisson arrivals; 16-bit "
-        "weights and cache; vLLM; the model error that a confidence of 0.8 plans for. Every figure is that of "
-        "a simulated fleet that meets both limits; 0: none was found that does. Fleets are chosen by the "
+        "weights and cache; vLLM; the model error that a confidence of 0.8 plans for. Every figure is that "
+        "of a simulated fleet that meets both limits; 0: none was found that does. Fleets are chosen by the "
         "integer program and corrected by simulation, in four rounds at most: a better one may exist.",
         "",
         summary(found),

@@ -185,9 +185,7 @@ class _Prompts:
 def _prompt_pool(fleet: Fleet, traffic: Traffic, z: float) -> list[_Prompts]:
     """Prefill groups behind one router: the least work is found where a prompt ends first."""
     groups = fleet.pool(Phase.PREFILL)
-    queues = [
-        prompt_queues(replica_set(fleet, g, z), traffic, g.token_budget).at(_ONLY) for g in groups
-    ]
+    queues = [prompt_queues(replica_set(fleet, g, z), traffic, g.token_budget).at(_ONLY) for g in groups]
     rate = sum(g.rate for g in groups)
     counts = [float(g.replicas) for g in groups]
     if len(groups) == 1 or fleet.routing is not Routing.LEAST_LOADED:
@@ -220,9 +218,7 @@ def _prefill(fleet: Fleet, prompts: _Prompts, decode: Sequence[_Decode], traffic
             weights.append(d.share * share * traffic.isl_weights)
     after = np.concatenate(points)
     alone = np.tile(queues.alone[0], len(points))
-    spread = Spread(
-        (alone + after)[None], (alone / queues.stages[0] + after)[None], np.concatenate(weights)
-    )
+    spread = Spread((alone + after)[None], (alone / queues.stages[0] + after)[None], np.concatenate(weights))
     sojourn = prompts.sojourn(fleet, traffic, spread)
     return Component(
         prompts.share,
@@ -232,9 +228,7 @@ def _prefill(fleet: Fleet, prompts: _Prompts, decode: Sequence[_Decode], traffic
     )
 
 
-def prefill_sojourn(
-    fleet: Fleet, group: Deployed, traffic: Traffic, z: float
-) -> Sojourn | FlightSojourn:
+def prefill_sojourn(fleet: Fleet, group: Deployed, traffic: Traffic, z: float) -> Sojourn | FlightSojourn:
     """Wait plus own time of a prompt, shape (1, 1)."""
     (prompts,) = (p for p in _prompt_pool(fleet, traffic, z) if p.group is group)
     alone, stages = prompts.queues.alone, prompts.queues.stages

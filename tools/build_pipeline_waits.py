@@ -41,9 +41,7 @@ HEADER = """\
 Queue = tuple[int, int, float, float, float]
 
 
-def simulated(
-    queue: Queue, prompts: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
+def simulated(queue: Queue, prompts: int) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
     """Time of each prompt from arrival to end, its own service [s], and mean prompts per step."""
     stages, replicas, scv, budget, load = queue
     lengths = marginal_lognormal(MEAN, math.sqrt(scv), 64 * MEAN) if scv else marginal_fixed(MEAN)
@@ -106,7 +104,9 @@ def in_flight(sojourn: NDArray[np.float64], own: NDArray[np.float64], stages: in
     order = np.lexsort((known, -value))
     value, known = value[order], known[order]
     left = np.arange(value.size, 0, -1.0)  # those at most as long, or not known to be longer
-    below = np.cumsum(np.log1p(-np.where(known, 1 / np.maximum(left, 2.0), 0.0)))  # log P(U <= value), reversed
+    below = np.cumsum(
+        np.log1p(-np.where(known, 1 / np.maximum(left, 2.0), 0.0))
+    )  # log P(U <= value), reversed
     exceeds = 1 - np.exp(below)
     index = np.searchsorted(exceeds, LEVELS)
     longest = np.append(value, 0.0)

@@ -413,9 +413,7 @@ def _ttft_margin(
         kinds = np.flatnonzero((prompts.stages > 1) == pipelined)
         if not len(kinds):
             continue
-        sojourn = prompts.at(kinds).sojourn(
-            counts.astype(np.float64), demand.routing, traffic.arrival_scv
-        )
+        sojourn = prompts.at(kinds).sojourn(counts.astype(np.float64), demand.routing, traffic.arrival_scv)
         for limit in demand.ttft:
             if limit.probability is None:
                 margin = np.log(np.maximum(sojourn.mean, 1e-12) / limit.time)

@@ -110,9 +110,7 @@ class ColocatedPrompts:
             **{name: getattr(self, name)[:, kinds] for name in fields},
         )
 
-    def sojourn(
-        self, replicas: FloatArray, routing: Routing, arrival_scv: float
-    ) -> Sojourn | FlightSojourn:
+    def sojourn(self, replicas: FloatArray, routing: Routing, arrival_scv: float) -> Sojourn | FlightSojourn:
         """TTFT in pools of `replicas`, shape (N,): distributions of shape (grid, C, N)."""
         pooled = replicas if routing is Routing.LEAST_LOADED else np.ones_like(replicas)
         weights = np.outer(RESIDUAL_WEIGHTS, self.weights).ravel()

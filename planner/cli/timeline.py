@@ -206,7 +206,7 @@ def _of_fleet(
     standing = standing_file(path)
     fleet, setup = standing.fleet, Setup(input_ranges=standing.input_ranges)
     drawn = replace(standing.source, seed=seed).draw(number)
-    requests = cut(drawn, 0, min(number, drawn.number))
+    requests = drawn if drawn.number <= number else cut(drawn, 0, number)  # a trace has what it has
     colocated, notes = _colocated(fleet)
     on_stage(stage())
     panels = fleet_timelines(
