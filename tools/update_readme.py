@@ -42,6 +42,8 @@ def output_of(command: str) -> str:
             env=environment,
             check=False,
         )
+    if run.returncode == 1:
+        sys.exit(f"{command}: {run.stdout.strip()}")
     return "".join(f"{line.rstrip()}\n" for line in run.stdout.splitlines())
 
 

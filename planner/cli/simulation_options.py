@@ -338,8 +338,12 @@ def requests_with(failures: Sequence[Failure], source: RequestSource) -> int:
 def failed_too_late(standing: Standing, failures: Sequence[Failure], last: float) -> tuple[str, ...]:
     """Notes on failures after the last arrival. [s]"""
     return tuple(
-        f"{standing.names[f.group]} fails at {f.time:,.6g} s, when no request comes any more (the last came "
-        f"at {last:,.6g} s)"
+        f"{standing.names[f.group]} fails at {_seconds(f.time)}, when no request comes any more (the last: "
+        f"{_seconds(last)})"
         for f in failures
         if f.time > last
     )
+
+
+def _seconds(time: float) -> str:
+    return f"{time:,.0f} s" if time >= 100 else f"{time:.3g} s"

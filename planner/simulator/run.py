@@ -47,7 +47,7 @@ def run_fleet(
         If the fleet or the requests are outside what is modelled.
     """
     if not is_compiled(kernel.run):
-        on_stage("compiling the simulator, once on this machine (half a minute)")
+        on_stage("compiling the simulator, once on this machine (20 seconds)")
     requests = source.draw(number)
     return run_cluster(
         cluster_of(fleet, setup, longest=source.longest, names=names),
