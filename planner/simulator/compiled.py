@@ -11,6 +11,9 @@ import numba
 _njit: Any = numba.njit
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+COMPILING = "compiling the simulator, once on this machine (20 seconds)"
+"""What a progress line says where :func:`is_compiled` does not hold."""
+
 # Compiled functions own no memory: without counting references to arrays (``_nrt``), which every call would
 # do for each of its arguments, the event loop is several times as fast.
 _OPTIONS = {"error_model": "numpy", "nogil": True, "_nrt": False}

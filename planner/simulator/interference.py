@@ -18,7 +18,7 @@ from planner.fleet import Deployed, Fleet
 from planner.simulator import kernel
 from planner.simulator.build import Setup, cluster_of, holdings
 from planner.simulator.cluster import Cluster, Holdings, Outcome, SimulatedGroup, run_cluster
-from planner.simulator.compiled import is_compiled
+from planner.simulator.compiled import COMPILING, is_compiled
 from planner.simulator.requests import Requests
 from planner.simulator.tables import Grids, StepTables
 from planner.simulator.timeline import Activity, Segment, Timeline
@@ -47,7 +47,7 @@ def stage() -> str:
     """What the next simulation does first, for a progress line."""
     if is_compiled(kernel.run):
         return "simulating"
-    return "compiling the simulator, once on this machine (half a minute)"
+    return COMPILING
 
 
 # --------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from planner.fleet import Fleet
 from planner.simulator import kernel
 from planner.simulator.build import PLAIN, Setup, cluster_of, holdings
 from planner.simulator.cluster import Outcome, run_cluster
-from planner.simulator.compiled import is_compiled
+from planner.simulator.compiled import COMPILING, is_compiled
 from planner.simulator.metrics import SURE, SimulationResult, measure
 from planner.simulator.source import RequestSource
 from planner.units import MEGA
@@ -47,7 +47,7 @@ def run_fleet(
         If the fleet or the requests are outside what is modelled.
     """
     if not is_compiled(kernel.run):
-        on_stage("compiling the simulator, once on this machine (20 seconds)")
+        on_stage(COMPILING)
     requests = source.draw(number)
     return run_cluster(
         cluster_of(fleet, setup, longest=source.longest, names=names),
