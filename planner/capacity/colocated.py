@@ -22,6 +22,7 @@ from planner.traffic import Traffic
 MOST_ELASTICITY = 0.95  # of a step in its batch; no steady state is near beyond [1]
 _TINY = 1e-30
 _COMPANIONS = 3.0  # prompts in one step with another, at which the saving is evaluated
+_OTHERS = 2.0  # prompts beside one that waits, beyond those beside any; ours, fitted to simulation
 _BATCH_POINTS = 25
 _LIGHT_LOAD = 0.05  # share of time that prompts take at the start of the colocated grid [1]
 _OUTPUT_POINTS = 12
@@ -52,7 +53,7 @@ class ColocatedState:
     rate : request rate of a replica that holds it. [req/s]
     step : mean time between tokens of a sequence, prompts included. [s]
     decode_step : pure decode step. [s]
-    added : mean time a prompt adds to its own steps. [s]
+    added : mean time a prompt adds to a step that has others. [s]
     stolen, stolen_square : time a prompt adds to the steps of the others, mean and mean square. [s, s^2]
     longest : step that prompts fill; inf where they stop the decoding. [s]
     """
@@ -107,7 +108,8 @@ def colocated_state(
     alone = np.tensordot(weights, stops, axes=1)
     square = np.tensordot(weights, stops**2, axes=1)
     met = batch / (traffic.colocated_steps * r.lanes)
-    added = alone * _shared(time, traffic, first, met)
+    saved = _saved(time, traffic, first)
+    added = alone * _shared(saved, met)
     scv = np.maximum(square / np.maximum(alone, _TINY) ** 2 - 1, 0.0)
     chunks = np.tensordot(weights, prompts.steps, axes=1)
     room = np.maximum(token_budget - batch / r.lanes, 1.0)
@@ -120,7 +122,7 @@ def colocated_state(
         rate=rate,
         step=batch / (rate * traffic.colocated_steps),
         decode_step=decode,
-        added=added,
+        added=alone * _shared(saved, met + _OTHERS),
         stolen=stolen,
         stolen_square=square * (stolen / np.maximum(alone, _TINY)) ** 2,
         longest=np.full_like(rate, np.inf) if first else time(room, 0.0).service,
@@ -128,15 +130,20 @@ def colocated_state(
     return state, prompts
 
 
-def _shared(
-    time: Callable[[Numbers, Numbers, float], PromptTime], traffic: Traffic, first: bool, met: FloatArray
+def _saved(
+    time: Callable[[Numbers, Numbers, float], PromptTime], traffic: Traffic, first: bool
 ) -> FloatArray:
-    """What a mean prompt adds to a step that it shares with `met` others, over what it adds by itself. [1]"""
+    """What a mean prompt adds to a step that it shares with some others, over what it adds by itself, minus
+    one. [1]"""
     mean = traffic.mean_query, traffic.mean_isl - traffic.mean_query
     parts = [time(*mean, others) for others in (0.0, _COMPANIONS)]
     alone, together = (part.service if first else part.stolen for part in parts)
-    saved = together / ((1 + _COMPANIONS) * np.maximum(alone, _TINY)) - 1
-    return np.maximum(1 + np.minimum(met, _COMPANIONS) * saved / _COMPANIONS, 0.0)
+    return np.asarray(together / ((1 + _COMPANIONS) * np.maximum(alone, _TINY)) - 1)
+
+
+def _shared(saved: FloatArray, others: FloatArray) -> FloatArray:
+    """What a prompt adds beside a mean number of others, over what it adds by itself. [1]"""
+    return np.maximum(1 + np.minimum(others, _COMPANIONS) * saved / _COMPANIONS, 0.0)
 
 
 def held_up(

@@ -27,7 +27,7 @@ from planner.traffic import Traffic
 RESIDUAL = np.array([0.1127, 0.5, 0.8873])  # of a running step, Gauss and Legendre's nodes [1]
 RESIDUAL_WEIGHTS = np.array([5, 8, 5]) / 18
 _WITH_STEPS = 1.5  # steps from a prompt's arrival to the end of its own, beside what it adds itself [1]
-_RANDOM = 0.5  # part of the other prompts in a prompt's steps that is random [1]
+_RANDOM, _RANDOM_ALONE = 0.6, 0.25  # part of what longer steps cost that is random; more of it for one replica [1]
 _SLOTS = 2.0  # decode steps that a prompt costs a pipeline which starts steps at set times [1]
 _SHAPE_STRIDE = 4  # of the grid points at which a distribution is evaluated
 _FULLEST = 0.999
@@ -76,8 +76,8 @@ class ColocatedPrompts:
     takes: `taken` is :math:`\Delta + t` per full chunk, and the last chunk's share as far as steps are
     full, which leaves the other term to the rest. Of n replicas the router finds one without prompts unless
     all have some: Erlang's delay probability :math:`C_n(\rho_s)`, :math:`\rho_s` the share of
-    time with prompts, in place of :math:`\rho_s`. The derivation is ours; half of the other prompts in a
-    step are taken as random, the rest as their mean, which simulations of fixed and mixed lengths say.
+    time with prompts, in place of :math:`\rho_s`. The derivation is ours; what part of the longer steps
+    is random, and what part their mean, was fitted to simulations of fixed and mixed lengths.
 
     On a pipeline a prompt is held up by those in flight (:class:`planner.queueing.Pipelines`).
     """
@@ -122,10 +122,11 @@ class ColocatedPrompts:
         all_busy = np.minimum(erlang_c(pooled, np.minimum(occupied, _FULLEST) * pooled), 1.0)
         met = (1 - self.full)[..., None] * all_busy / np.maximum(occupied, _TINY)
         longer = met * load / (1 - load) * step
-        rest = step + (1 - _RANDOM) * longer
-        others = (1 - _RANDOM) * met * load / (1 - load) * step
+        random = _RANDOM + _RANDOM_ALONE / pooled
+        rest = step + (1 - random) * longer
+        others = (1 - random) * longer
         wait = self._wait(replicas, routing, arrival_scv, pooled)
-        wait = _with_steps(wait, _RANDOM * met * 1.5 * load / (1 - load) * step, all_busy)
+        wait = _with_steps(wait, 1.5 * random * longer, all_busy)
         rest = (rest * self.running[..., None])[..., None, None] * RESIDUAL[:, None]
         points = self.own[:, :, None, None, :] + others[..., None, None] + rest
         return wait.plus(points.reshape(*points.shape[:3], -1), weights)
