@@ -396,30 +396,28 @@ def _classes(records: NDArray[Any], latencies: Latencies, good: NDArray[np.bool_
 
 
 def _growth(outcome: Outcome) -> float:
-    """Trend of the number of requests in the system while they arrive. [req/s]
+    """Trend of the number of requests without a first token while they arrive. [req/s]
 
-    Least squares over the ends of 20 windows; the time in which the fleet fills is left out: the first
-    tenth, and as long as a few requests decode (whose wait may be the very trend). In a run that has ended
-    by then no trend is seen. One counts where it is a hundredth of the arrivals or more, and beyond chance.
-    Counts are alike for about as long as a request stays, so that so many windows tell no more than one.
+    Those that decode are left out: their number rises until a fleet is full, which is no queue. Least
+    squares over the ends of 20 windows; what comes before the fleet is full is left out, at most half of the
+    run. A trend counts where it is a hundredth of the arrivals or more, and beyond chance. Counts are alike
+    for about as long as a request waits, so that so many windows tell no more than one.
     """
-    request = outcome.request
-    arrival, last = request["arrival"], request["last"]
+    arrival, first = outcome.request["arrival"], outcome.request["first"]
     span = float(arrival[-1] - arrival[0])
     if outcome.requests.replayed or len(arrival) < 10 * BATCHES or span <= 0:
         return 0.0
-    done = request["state"] == kernel.DONE
-    decoding = (last - request["first"])[done]
-    filling = WARM_RESIDENCES * float(np.quantile(decoding, 0.9)) if decoding.size else 0.0
-    if filling > MOST_WARM * span:
-        return 0.0
-    times = arrival[0] + np.linspace(max(WARM_SHARE * span, filling), span, BATCHES + 1)
-    ended = np.sort(np.where(done, last, math.inf))
-    inside = np.searchsorted(arrival, times, side="right") - np.searchsorted(ended, times, side="right")
+    answered = ~np.isnan(first)
+    stay = (outcome.request["last"] - first)[outcome.request["state"] == kernel.DONE]
+    filling = WARM_RESIDENCES * float(np.quantile(stay, 0.9)) if stay.size else 0.0
+    start = min(max(WARM_SHARE * span, filling), MOST_WARM * span)
+    times = arrival[0] + np.linspace(start, span, BATCHES + 1)
+    answers = np.sort(np.where(answered, first, math.inf))
+    waiting = np.searchsorted(arrival, times, side="right") - np.searchsorted(answers, times, side="right")
     x = times - times.mean()
-    slope = float(x @ inside) / float(x @ x)
-    rest = inside - inside.mean() - slope * x
-    alike = 1 + 2 * _mean(decoding) / float(times[1] - times[0])
+    slope = float(x @ waiting) / float(x @ x)
+    rest = waiting - waiting.mean() - slope * x
+    alike = 1 + 2 * max(_mean((first - arrival)[answered]), 0.0) / float(times[1] - times[0])
     error = math.sqrt(alike * float(rest @ rest) / (BATCHES - 1) / float(x @ x))
     significant = slope > GROWING_T * error and slope > GROWING_SHARE * len(arrival) / span
     return slope if significant else 0.0
