@@ -15,6 +15,7 @@ from planner.queueing import (
     Pipelines,
     ServiceShape,
     Sojourn,
+    WaitDistribution,
     later_arrivals,
     lengthened,
     pooled_wait,
@@ -26,12 +27,12 @@ from planner.traffic import Traffic
 
 PROMPTS_PER_STEP = (1, 2, 4, 8, 16, 32)
 PIPELINE_PROMPTS = 2.0  # prompts in the steps that others wait behind on a pipeline, over the mean [1]
-_JOINING = 1.5  # share of later arrivals that find room, over the share of a step that is free; at most all [1]
+_JOINING = 1.5  # share of later arrivals that find room, over the free share of a step; at most all [1]
 _LOADS = 257  # of the grid on which the load of a rate is looked up
-_EDGES = np.array(
-    [0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.92, 0.94, 0.95, 0.96, 0.97, 0.98, 0.985]
-    + [0.99, 0.992, 0.994, 0.996, 0.998, 0.999, 1.0]
-)  # probabilities at which what a prompt takes is cut
+_EDGES = np.array([
+    0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.92, 0.94, 0.95, 0.96, 0.97, 0.98, 0.985,
+    0.99, 0.992, 0.994, 0.996, 0.998, 0.999, 1.0,
+])  # probabilities at which what a prompt takes is cut  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,7 @@ class PromptQueues:
         free = np.maximum(self.room - prompts, 0.0) / self.room * np.clip(self.room - 1, 0.0, 1.0)
         joined = later_arrivals(load, servers, scv) * np.minimum(_JOINING * free, 1.0)
 
-        def wait(number: FloatArray):
+        def wait(number: FloatArray) -> WaitDistribution:
             shape = self.shape.expanded().scaled(self._saved(number))
             if routing is Routing.LEAST_LOADED:
                 return pooled_wait(routing, shape, rate, replicas * self.ranks[:, None], arrival_scv)

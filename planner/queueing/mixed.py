@@ -45,8 +45,8 @@ def shares_by_speed(rate: float, times: Sequence[float], servers: Sequence[float
 
 
 def shared_servers(times: Sequence[float], servers: Sequence[float], group: int) -> float:
-    """Servers of the common queue that a group's customers see: slow ones stand in for fast ones the less, the
-    slower they are. [1]"""
+    """Servers of the common queue that a group's customers see: the slower ones are, the less they stand in for
+    fast ones. [1]"""
     return sum(
         n * float(np.clip((_SLOW - t / times[group]) / (_SLOW - 1), 0.0, 1.0))
         for t, n in zip(times, servers, strict=True)
@@ -56,9 +56,9 @@ def shared_servers(times: Sequence[float], servers: Sequence[float], group: int)
 def _loss(offered: float, servers: float, places: float) -> float:
     """Probability that M/M/n with some places to wait is full. [1]"""
     erlang = 1.0
-    for n in range(1, max(int(round(servers)), 1) + 1):
+    for n in range(1, max(round(servers), 1) + 1):
         erlang = offered * erlang / (n + offered * erlang)
     rho = offered / servers
-    power = rho**places
+    power = float(rho**places)
     waiting = places if abs(rho - 1) < 1e-6 else rho * (1 - power) / (1 - rho)
     return erlang * power / (1 + erlang * waiting)

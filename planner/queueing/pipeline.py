@@ -7,7 +7,7 @@ from functools import cache
 from importlib.resources import files
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from planner.queueing.numeric import Floats
 
@@ -79,14 +79,13 @@ class Pipelines:
         i, u = _position(np.sqrt(scv), np.sqrt(VARIATIONS))
         j, v = _position(np.log(budget), np.log(BUDGETS))
         rows = np.arange(len(part))
-        read = 0.0
+        read: Floats = np.zeros(())
         for di, share in ((0, 1 - u), (1, u)):
             for dj, other in ((0, 1 - v), (1, v)):
                 read = read + (share * other)[:, None, None, None] * part[rows, :, i + di, j + dj]
-        values = np.asarray(read)
-        return cls(prompts=values[..., 0], times=values[..., 1:])
+        return cls(prompts=read[..., 0], times=read[..., 1:])
 
-    def __getitem__(self, index: ArrayLike) -> Pipelines:
+    def __getitem__(self, index: NDArray[np.int64]) -> Pipelines:
         """Kinds at `index`."""
         return Pipelines(self.prompts[index], self.times[index])
 
@@ -157,7 +156,7 @@ class Flight:
         return np.where(time < 0, 1.0, np.exp(np.maximum(level, -700.0)))
 
     def mean_longest(self, least: Floats, part: Floats) -> Floats:
-        """``E[max(least, U + part)]`` for times of shape (..., points), each interval of levels at its middle.
+        """``E[max(least, U + part)]`` for times of shape (..., points), intervals of levels at their middles.
 
         [s]
         """
