@@ -45,8 +45,8 @@ def shares_by_speed(rate: float, times: Sequence[float], servers: Sequence[float
 
 
 def shared_servers(times: Sequence[float], servers: Sequence[float], group: int) -> float:
-    """Servers of the common queue that a group's customers see: the slower ones are, the less they stand in for
-    fast ones. [1]"""
+    """Servers of the common queue that a group's customers see: slow ones stand in the less for
+    fast ones, the slower they are. [1]"""
     return sum(
         n * float(np.clip((_SLOW - t / times[group]) / (_SLOW - 1), 0.0, 1.0))
         for t, n in zip(times, servers, strict=True)
