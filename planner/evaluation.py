@@ -306,7 +306,7 @@ def evaluate(
         names = standing.names
         return simulate_fleet(standing.fleet, source_at, setup, number=number, names=names, on_stage=on_stage)
 
-    start = replace(source, rate=offered or FIRST_RATE)
+    start = replace(source, rate=_checked_rate(offered or FIRST_RATE))
     most = _bracketed(standing, start, setup, on_stage)
     rate = most * carried_scale(standing.fleet, replace(source, rate=most), setup, on_stage=on_stage)
     confirmed = None
@@ -327,6 +327,13 @@ def evaluate(
         gpus=sum(g.replicas * g.parallelism.num_gpus for g in standing.fleet.groups),
         cost=standing.cost,
     )
+
+
+def _checked_rate(rate: float) -> float:
+    """A rate at which times keep their digits. [req/s]"""
+    if not LEAST_RATE <= rate <= MOST_RATE:  # also refuses NaN
+        raise SpecError(f"rate must be {LEAST_RATE:g} to {MOST_RATE:,.0f} req/s, got {rate!r}")
+    return rate
 
 
 def _bracketed(standing: Standing, source: RequestSource, setup: Setup, on_stage: Stage) -> float:
@@ -380,7 +387,7 @@ def simulate(
         read = trace if isinstance(trace, Trace) else read_trace(Path(trace))
         source = replace(source, trace=read, replay=True, rate=None, prefix_cache=read.blocks is not None)
     if rate is not None:
-        source = replace(source, rate=rate)
+        source = replace(source, rate=_checked_rate(rate))
     z = float(normal_quantile(confidence or standing.confidence))
     how = replace(setup, z=z, input_ranges=standing.input_ranges)
     return simulate_fleet(standing.fleet, source, how, number=requests, names=standing.names)

@@ -82,6 +82,19 @@ class Traffic:
         """Mean query-key pairs of a prompt under the causal mask. [tok^2]"""
         return float(np.sum(self.isl_weights * self.query * (self.cached + self.query / 2)))
 
+    def of_lengths(self, isl_weights: FloatArray) -> Traffic:
+        """The part of the traffic whose prompts have these shares; outputs are taken as independent. [1]"""
+        mean_isl = float(isl_weights @ self.isl)
+        shift = mean_isl - self.mean_isl
+        return replace(
+            self,
+            isl_weights=isl_weights,
+            mean_isl=mean_isl,
+            mean_query=float(isl_weights @ self.query),
+            decode_context=max(self.decode_context + shift, 1.0),
+            reserved=max(self.reserved + shift, 1.0),
+        )
+
     @classmethod
     def of_service(cls, service: Service) -> Traffic:
         """Of a service's workload; reserved tokens count what the model keeps of a sequence."""

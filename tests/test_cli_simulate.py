@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import signal
@@ -20,6 +21,8 @@ from planner.cli import main
 from planner.documents.plan import dump_plan, load_plan, rebased
 from planner.documents.scenario import scenario_from_text
 from planner.documents.yaml_text import dump_yaml, parse_tree
+from planner.errors import SpecError
+from planner.evaluation import simulate
 from planner.plan import Plan
 from planner.search import SolveOptions
 from planner.workflow import solve
@@ -694,6 +697,12 @@ def test_a_fleet_without_rate_has_none_to_match(planner: Runner, trace: Path, tm
     result = planner("simulate", fleet, "--trace", trace, "--rate-scale", "match")
     refused(result, "--rate-scale match: the fleet file gives no request_rate; --rate does")
     assert planner("simulate", fleet, "--trace", trace, "--json").facts["planned_request_rate"] is None
+
+
+@pytest.mark.parametrize("rate", [math.nan, math.inf, 0.0, 1e300, 1e-300])
+def test_rates_from_python_have_the_same_bounds(plan: Path, rate: float) -> None:
+    with pytest.raises(SpecError, match="rate must be 1e-06 to 1,000,000 req/s, got"):
+        simulate(plan, rate=rate)
 
 
 # --------------------------------------------------------------------------------------------

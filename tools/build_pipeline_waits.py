@@ -1,4 +1,4 @@
-"""Write ``planner/queueing/pipeline.csv``: what a prompt finds in flight on pipelines, by simulation.
+"""Write ``planner/queueing/pipeline.csv``: what prompts find in flight on pipelines, by simulation.
 
     python tools/build_pipeline_waits.py [--output planner/queueing/pipeline.csv] [--workers 2]
 
@@ -94,7 +94,7 @@ def _cluster(stages: int, replicas: int, budget: int) -> Cluster:
 
 
 def in_flight(sojourn: NDArray[np.float64], own: NDArray[np.float64], stages: int) -> NDArray[np.float64]:
-    """The time U in flight that a share :data:`LEVELS` of prompts exceeds; sojourns are max(s, U + s/stages).
+    """The time U in flight that a share :data:`LEVELS` exceeds, from sojourns max(s, U + s/stages).
 
     Where the sojourn is s, U is known to be at most s (1 - 1/stages): the product-limit estimator, from
     above (E. L. Kaplan, P. Meier, J. Am. Stat. Assoc., vol. 53, 1958).

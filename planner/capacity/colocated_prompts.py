@@ -27,7 +27,8 @@ from planner.traffic import Traffic
 RESIDUAL = np.array([0.1127, 0.5, 0.8873])  # of a running step, Gauss and Legendre's nodes [1]
 RESIDUAL_WEIGHTS = np.array([5, 8, 5]) / 18
 _WITH_STEPS = 1.5  # steps from a prompt's arrival to the end of its own, beside what it adds itself [1]
-_RANDOM, _RANDOM_ALONE = 0.6, 0.25  # part of what longer steps cost that is random; more for one replica [1]
+_RANDOM = 0.6  # part of what longer steps cost that is random [1]
+_RANDOM_ALONE = 0.25  # and more of it for one replica
 _SLOTS = 2.0  # decode steps that a prompt costs a pipeline which starts steps at set times [1]
 _SHAPE_STRIDE = 4  # of the grid points at which a distribution is evaluated
 _FULLEST = 0.999
@@ -62,9 +63,9 @@ class ColocatedPrompts:
     A prompt joins the step after the one that runs. If steps have room for all that came, a step of
     length L is followed by :math:`L' = t + \Delta_1 + \dots + \Delta_k` with k Poisson of mean
     :math:`\lambda L`, t without prompts. Hence :math:`E[L] = t/(1-\rho)` and
-    :math:`Var[L] = \lambda E[L] E[\Delta^2]/(1-\rho^2)` with :math:`\rho = \lambda E[\Delta]`. Arrivals see L
-    in proportion to its length, wait for its uniform rest and share their step with the other prompts of
-    all of L:
+    :math:`Var[L] = \lambda E[L] E[\Delta^2]/(1-\rho^2)` with :math:`\rho = \lambda E[\Delta]`. Arrivals see
+    L in proportion to its length, wait for its uniform rest and share their step with the other prompts
+    of all of L:
 
     .. math:: E[TTFT] = \left(\tfrac12 + \rho\right)
        \left[\frac{t}{1-\rho} + \frac{\lambda E[\Delta^2]}{1-\rho^2}\right] + t + E[\Delta] .

@@ -29,10 +29,10 @@ PROMPTS_PER_STEP = (1, 2, 4, 8, 16, 32)
 PIPELINE_PROMPTS = 2.0  # prompts in the steps that others wait behind on a pipeline, over the mean [1]
 _JOINING = 1.5  # share of later arrivals that find room, over the free share of a step; at most all [1]
 _LOADS = 257  # of the grid on which the load of a rate is looked up
-_EDGES = np.array([
-    0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.92, 0.94, 0.95, 0.96, 0.97, 0.98, 0.985,
-    0.99, 0.992, 0.994, 0.996, 0.998, 0.999, 1.0,
-])  # probabilities at which what a prompt takes is cut  # fmt: skip
+_EDGES = np.append(
+    [0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.92, 0.94, 0.95, 0.96, 0.97, 0.98, 0.985],
+    [0.99, 0.992, 0.994, 0.996, 0.998, 0.999, 1.0],
+)  # probabilities at which what a prompt takes is cut
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,8 +45,7 @@ def shares_by_speed(rate: float, times: Sequence[float], servers: Sequence[float
 
 
 def shared_servers(times: Sequence[float], servers: Sequence[float], group: int) -> float:
-    """Servers of the common queue that a group's customers see: slow ones stand in the less for
-    fast ones, the slower they are. [1]"""
+    """Servers of the queue that a group's customers see: others stand in the less, the slower they are. [1]"""
     return sum(
         n * float(np.clip((_SLOW - t / times[group]) / (_SLOW - 1), 0.0, 1.0))
         for t, n in zip(times, servers, strict=True)
@@ -59,6 +58,6 @@ def _loss(offered: float, servers: float, places: float) -> float:
     for n in range(1, max(round(servers), 1) + 1):
         erlang = offered * erlang / (n + offered * erlang)
     rho = offered / servers
-    power = float(rho**places)
+    power = rho**places
     waiting = places if abs(rho - 1) < 1e-6 else rho * (1 - power) / (1 - rho)
-    return erlang * power / (1 + erlang * waiting)
+    return float(erlang * power / (1 + erlang * waiting))

@@ -7,7 +7,7 @@ from functools import cache
 from importlib.resources import files
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from planner.queueing.numeric import Floats
 
@@ -79,15 +79,13 @@ class Pipelines:
         i, u = _position(np.sqrt(scv), np.sqrt(VARIATIONS))
         j, v = _position(np.log(budget), np.log(BUDGETS))
         rows = np.arange(len(part))
-        read: Floats = np.zeros(())
-        for di, share in ((0, 1 - u), (1, u)):
-            for dj, other in ((0, 1 - v), (1, v)):
-                read = read + (share * other)[:, None, None, None] * part[rows, :, i + di, j + dj]
-        return cls(prompts=read[..., 0], times=read[..., 1:])
-
-    def __getitem__(self, index: NDArray[np.int64]) -> Pipelines:
-        """Kinds at `index`."""
-        return Pipelines(self.prompts[index], self.times[index])
+        corners = (
+            (share * other)[:, None, None, None] * part[rows, :, i + di, j + dj]
+            for di, share in ((0, 1 - u), (1, u))
+            for dj, other in ((0, 1 - v), (1, v))
+        )
+        values = np.asarray(sum(corners))
+        return cls(prompts=values[..., 0], times=values[..., 1:])
 
     def mean_prompts(self, load: Floats, replicas: Floats) -> Floats:
         """Prompts per step at loads and replica counts of shape (C, N). [1]"""
@@ -156,10 +154,7 @@ class Flight:
         return np.where(time < 0, 1.0, np.exp(np.maximum(level, -700.0)))
 
     def mean_longest(self, least: Floats, part: Floats) -> Floats:
-        """``E[max(least, U + part)]`` for times of shape (..., points), intervals of levels at their middles.
-
-        [s]
-        """
+        """``E[max(least, U + part)]`` for times of shape (..., points); levels count by their middles. [s]"""
         ends = np.concatenate([np.zeros_like(self.times[..., :1]), self.times, self.times[..., -1:]], axis=-1)
         middle = 0.5 * (ends[..., 1:] + ends[..., :-1])
         shares = -np.diff([1.0, *LEVELS, 0.0])

@@ -159,7 +159,7 @@ class SimulationResult:
         Parts of TTFT: until the first chunk of the prompt starts, until its last ends, until the KV
         cache has arrived. [s]
     growth : float
-        Trend of the number of requests in the system; 0 where it is not significant. [req/s]
+        Trend of the number of requests that wait for a first token; 0 where it is not significant. [req/s]
     prefix_hit_rate : float or None
         Share of prompt tokens found in a simulated prefix cache. [1]
     duration : float

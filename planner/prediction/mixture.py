@@ -1,0 +1,100 @@
+"""Latencies as mixtures over groups, and their percentiles by inversion."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from planner.fleet import Deployed, Fleet
+from planner.operators import ReplicaSet
+from planner.plan import LatencySummary
+
+_PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+_TOLERANCE = 1e-4
+_ROUNDING = 1e-9  # of a sum of probabilities [1]
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """Part of a mixture: its share, mean, and P(X > t). [1, s]"""
+
+    share: float
+    mean: float
+    exceeds: Callable[[float], float]
+    longest: float
+
+
+@dataclass(frozen=True, slots=True)
+class Latencies:
+    """Distributions of TTFT and TPOT over all requests, as mixtures."""
+
+    ttft: tuple[Component, ...]
+    tpot: tuple[Component, ...]
+
+    def summaries(self) -> tuple[LatencySummary, LatencySummary]:
+        return summary(self.ttft), summary(self.tpot)
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """How full a group is.
+
+    Attributes
+    ----------
+    busy : share of time in prefill, or mean batch over its limit. [1]
+    mean_batch : prompts per step (prefill), sequences per step (decode, colocated).
+    batch_p99 : batch that 99 % of steps do not exceed.
+    """
+
+    busy: float
+    mean_batch: float
+    batch_p99: float
+
+
+def exceedance(components: Sequence[Component], time: float) -> float:
+    """P(X > time) of a mixture."""
+    return sum(c.share * c.exceeds(time) for c in components)
+
+
+def summary(components: Sequence[Component]) -> LatencySummary:
+    """Mean and percentiles of a mixture; infinite where a part has no steady state."""
+    if any(not math.isfinite(c.mean) for c in components):
+        return LatencySummary(mean=math.inf, p50=math.inf, p90=math.inf, p95=math.inf, p99=math.inf)
+    mean = sum(c.share * c.mean for c in components)
+    return LatencySummary(mean=mean, **{name: _quantile(components, p) for name, p in _PERCENTILES.items()})
+
+
+def _quantile(components: Sequence[Component], probability: float) -> float:
+    low, high = 0.0, max(c.longest for c in components)
+    miss = 1 - probability + _ROUNDING
+    while exceedance(components, high) > miss:
+        low, high = high, 2 * high
+    while high - low > _TOLERANCE * high:
+        middle = 0.5 * (low + high)
+        if exceedance(components, middle) > miss:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def no_tpot(share: float) -> Component:
+    """Requests of one output token have no TPOT, and meet every limit on it."""
+    return Component(share, 0.0, lambda _t: 0.0, 0.0)
+
+
+def replica_set(fleet: Fleet, group: Deployed, z: float) -> ReplicaSet:
+    """The group's replica, alone."""
+    return ReplicaSet.of(
+        fleet.service.model,
+        fleet.service.precision,
+        fleet.engine,
+        [(group.item.gpu, group.parallelism)],
+        z,
+    )
+
+
+def share_of(fleet: Fleet, group: Deployed) -> float:
+    total = sum(g.rate for g in fleet.pool(group.phase))
+    return group.rate / total
