@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.candidates import ReplicaChoice
 from planner.errors import SolverError
@@ -26,7 +26,7 @@ from planner.transformer import kv_bytes
 from planner.units import MEGA, SECONDS_PER_HOUR
 
 NETWORK_NOTED = 0.5  # load from which a network that binds is worth a note [1]
-BATCH_MARGIN = 1.1  # of max_num_seqs over the batch that 99 % of steps stay below [1]
+BATCH_MARGIN = 2.0  # of max_num_seqs over the batch that 99 % of steps stay below [1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,15 @@ class Assembly:
             cost_at_half_confidence=at_half,
         )
 
+    def fleet(self, solution: Solution) -> Fleet:
+        """The groups of `solution` with the limits that the plan gives their engines."""
+        fleet = self.question.fleet(solution)
+        limited = (
+            replace(g, max_num_seqs=self._max_num_seqs(self.question.candidates.choices[i], fleet, g))
+            for i, g in zip(solution.used, fleet.groups, strict=True)
+        )
+        return replace(fleet, groups=tuple(limited))
+
     def _occupancy(self, fleet: Fleet, group: Deployed) -> Occupancy:
         z = self.question.planned_z
         if group.phase is Phase.PREFILL:
@@ -101,7 +110,7 @@ class Assembly:
             parallelism=choice.parallelism,
             replicas=group.replicas,
             precision=self.question.service.precision,
-            max_num_seqs=self._max_num_seqs(choice, occupancy),
+            max_num_seqs=self._max_num_seqs(choice, fleet, group),
             max_num_batched_tokens=choice.token_budget,
             max_model_len=self._max_model_len(),
             kv_capacity=choice.kv_tokens,
@@ -119,9 +128,12 @@ class Assembly:
             zone=item.zone,
         )
 
-    def _max_num_seqs(self, choice: ReplicaChoice, occupancy: Occupancy) -> int:
+    def _max_num_seqs(self, choice: ReplicaChoice, fleet: Fleet, group: Deployed) -> int:
         """Limit that 99 % of steps stay well below; never above what memory was planned for."""
-        if choice.phase is Phase.PREFILL or not math.isfinite(occupancy.batch_p99):
+        if choice.phase is Phase.PREFILL:
+            return choice.max_num_seqs
+        occupancy = self._occupancy(fleet, group)
+        if not math.isfinite(occupancy.batch_p99):
             return choice.max_num_seqs
         wanted = 8 * math.ceil((BATCH_MARGIN * occupancy.batch_p99 + 4) / 8)
         return min(choice.max_num_seqs, wanted)

@@ -41,9 +41,9 @@ class Question:
             routing=self.scenario.options.routing,
         )
 
-    def simulated(self, solution: Solution) -> Fleet:
-        """The groups of `solution` without the spare replicas of each: what must hold when these are lost."""
-        fleet, spare = self.fleet(solution), self.scenario.options.spare_replicas
+    def without_spares(self, fleet: Fleet) -> Fleet:
+        """A fleet without the spare replicas of each group: what must hold when these are lost."""
+        spare = self.scenario.options.spare_replicas
         if spare == 0:
             return fleet
         groups = tuple(replace(g, replicas=max(g.replicas - spare, 1)) for g in fleet.groups)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from planner.assembly import Assembly
 from planner.documents.scenario import LoadedScenario, read_scenario
 from planner.errors import InfeasibleError, SolverError
+from planner.fleet import Fleet
 from planner.plan import Alternative, Plan
 from planner.program import Problem, Solution
 from planner.search import COLOCATED, DISAGGREGATED, Beside, Compared, Search, SolveOptions
@@ -220,10 +221,15 @@ class _Verifying:
 
         options, question = self.search.options, self.search.question
         options.on_stage("simulating the plan")
-        fleet = question.simulated(solution)
+        fleet = self._simulated(solution)
         source = source_of(self.search.loaded, fleet.service.workload, options.seed)
         result = simulate_plan(fleet, source, question.planned_z, options.on_stage, sure=sure)
         return _Attempt(solution, result)
+
+    def _simulated(self, solution: Solution) -> Fleet:
+        """The fleet as the plan will have it, less what may be lost."""
+        question = self.search.question
+        return question.without_spares(Assembly(question).fleet(solution))
 
     def _learned(self, attempt: _Attempt, factors: _Factors, *, late: bool) -> _Factors:
         """Factors with what an attempt says; the same object where it says nothing new."""
@@ -231,10 +237,12 @@ class _Verifying:
 
         question, options = self.search.question, self.search.options
         solution, result = attempt.solution, attempt.result
-        fleet = question.simulated(solution)
+        fleet = self._simulated(solution)
         phases = wasted(fleet, result) if result.passed else blamed(fleet, result)
         if not phases:
             return factors
+        if result.passed:  # a plan for a higher rate would have higher limits
+            fleet = question.without_spares(question.fleet(solution))
         options.on_stage("measuring what the plan carries")
         source = source_of(self.search.loaded, fleet.service.workload, options.seed)
         scale = corrected_scale(fleet, source, result, question.planned_z, options.on_stage)

@@ -103,6 +103,16 @@ def test_verification_survives_the_file(small: Plan) -> None:
     assert dump_plan(again, reproducible=True) == dump_plan(small, reproducible=True)
 
 
+def test_the_plan_that_was_simulated_is_the_one_that_is_written(small: Plan) -> None:
+    """Limits of the engines included: the same requests on the file's fleet give the same percentiles."""
+    assert small.verification is not None
+    seen = small.verification.details
+    again = simulate(plan_from_text(dump_plan(small)), requests=seen["requests"])
+    for name, measured in (("ttft_ms", again.ttft), ("tpot_ms", again.tpot)):
+        for statistic in ("mean", "p50", "p99"):
+            assert getattr(measured.value, statistic) * 1e3 == pytest.approx(seen[name][statistic], rel=0.01)
+
+
 def test_seed_changes_the_requests_only(small: Plan) -> None:
     other = solve(load(SMALL), SolveOptions(alternatives=False, seed=7))
     assert other.verification is not None

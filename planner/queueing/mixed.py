@@ -45,7 +45,7 @@ def shares_by_speed(rate: float, times: Sequence[float], servers: Sequence[float
 
 
 def shared_servers(times: Sequence[float], servers: Sequence[float], group: int) -> float:
-    """Servers of the queue that a group's customers see: others stand in the less, the slower they are. [1]"""
+    """Servers of the queue that a group's customers see: slower ones stand in the less for its own. [1]"""
     return sum(
         n * float(np.clip((_SLOW - t / times[group]) / (_SLOW - 1), 0.0, 1.0))
         for t, n in zip(times, servers, strict=True)
