@@ -356,7 +356,7 @@ def test_ctrl_c_ends_with_130_and_no_plan(scenario: Path, tmp_path: Path, step: 
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
     assert run.returncode == 130
     assert run.stdout == ""
-    assert run.stderr.strip() == "planner: interrupted; no plan was written"
+    assert run.stderr.strip() == "planner: interrupted; nothing was written"
     assert not target.exists()
 
 

@@ -752,7 +752,7 @@ def test_ctrl_c_ends_a_long_run_at_once(plan: Path, tmp_path: Path) -> None:
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
     assert run.returncode == 130
     assert time.monotonic() - started < 30
-    assert (run.stdout, run.stderr.strip()) == ("", "planner: interrupted; no plan was written")
+    assert (run.stdout, run.stderr.strip()) == ("", "planner: interrupted; nothing was written")
     assert not picture.exists()
 
 

@@ -124,7 +124,7 @@ class _Interrupts:
 
 
 def _interrupted() -> int:
-    return _fail("interrupted; no plan was written", _INTERRUPTED)
+    return _fail("interrupted; nothing was written", _INTERRUPTED)
 
 
 def _internal(error: Exception) -> int:

@@ -190,6 +190,8 @@ def _margin(value: float, target: SloTarget) -> str:
     if not math.isfinite(value):
         return "no steady state"
     share = value / target.limit - 1
+    if share > 10:
+        return f"{share + 1:,.0f} times that"
     return f"{abs(share):.0%} {'below' if share <= 0 else 'above'}"
 
 

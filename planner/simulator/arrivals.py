@@ -89,7 +89,8 @@ def scheduled(workload: Workload, rates: Sequence[tuple[float, float]], rng: np.
     piece = np.searchsorted(expected, times) - 1  # the first by whose end so many come: its rate is not 0
     arrival = np.minimum(starts[piece] + (times - expected[piece]) / pieces[piece, 1], starts[piece + 1])
     mean = _figure(float(expected[-1] / starts[-1]))
-    scheme = f"{_process(workload.arrival_scv)} on a schedule of {len(pieces)} rates"
+    rates_said = "1 rate" if len(pieces) == 1 else f"{len(pieces)} rates"
+    scheme = f"{_process(workload.arrival_scv)} on a schedule of {rates_said}"
     return _with_lengths(arrival, workload, rng, f"{scheme}, {mean} req/s on average")
 
 
