@@ -447,10 +447,10 @@ TEXT = """\
 Written by `python -m benchmarks.accuracy --write docs/accuracy.md`.
 
 The planner sizes groups by closed forms. Here they are compared with the simulator on {number} fleets drawn
-from the seeds {first} to {last}, none left out: models, GPUs, layouts, lengths, replicas and load are random,
-with Poisson arrivals, a least-work router, loads of {light} to {heavy} of what the prompts' queue can take, and
-outputs of at least {shortest:.0f} tokens. Both sides use the same step times, so this says how well queueing,
-batching and routing are met, and nothing about how well the step times match real GPUs.
+from the seeds {first} to {last}, none left out: models, GPUs, layouts, lengths, replicas and load are
+random, with Poisson arrivals, a least-work router, loads of {light} to {heavy} of what the prompts' queue can
+take, and outputs of at least {shortest:.0f} tokens. Both sides use the same step times, so this says how well
+queueing, batching and routing are met, and nothing about how well the step times match real GPUs.
 
 Constants of the closed forms were fitted to simulations of other fleets; which effects got a term was decided
 with the fleets below in sight. A run has up to {most:,} requests, and "known to" is the largest half-width of
