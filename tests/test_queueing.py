@@ -33,6 +33,8 @@ from planner.queueing import (
     operating_batch_for_quantile,
     pooled_wait,
     quantile_of_sum,
+    shared_servers,
+    shares_by_speed,
 )
 from planner.specs import Routing
 
@@ -618,3 +620,31 @@ def gamma_services(scv: float) -> tuple[np.ndarray, np.ndarray]:
         return np.ones(1), np.ones(1)
     drawn = np.sort(np.clip(np.random.default_rng(0).gamma(1 / scv, scv, 20_000), 1e-4, 60))
     return drawn, np.full(drawn.size, 1 / drawn.size)
+
+
+# --------------------------------------------------------------------------------------------
+# Unequal groups
+
+
+def test_equal_groups_share_by_size():
+    assert shares_by_speed(3.0, [1.0, 1.0], [2.0, 4.0]) == pytest.approx([1 / 3, 2 / 3], abs=0.2)
+    assert shared_servers([1.0, 1.0], [2.0, 4.0], 0) == pytest.approx(6.0)
+
+
+def test_fast_servers_take_all_at_light_load_and_their_part_at_heavy():
+    times, servers = [1.0, 3.0], [4.0, 6.0]
+    light, heavy = (shares_by_speed(load * (4 + 2), times, servers) for load in (0.05, 0.98))
+    assert light[0] > 0.999
+    assert heavy[0] == pytest.approx(4 / 6, abs=0.05)
+    shares = [shares_by_speed(load * 6, times, servers)[0] for load in np.linspace(0.05, 0.98, 20)]
+    assert shares == sorted(shares, reverse=True)
+    assert sum(heavy) == pytest.approx(1.0)
+    assert shared_servers(times, servers, 0) == 4.0  # thrice as slow: never better than waiting a little
+    assert shared_servers(times, servers, 1) == 10.0
+
+
+def test_unequal_servers_behind_a_router_by_work():
+    """Erlang's loss formula: with equal times the second group gets what the first cannot take."""
+    (first, second) = shares_by_speed(1.0, [1.0, 1.0 + 1e-9], [1.0, 100.0])
+    assert first == pytest.approx(0.5, abs=0.01)  # B(1, 1) = 1/2
+    assert second == pytest.approx(0.5, abs=0.01)

@@ -19,6 +19,7 @@ from planner.traffic import Traffic
 from planner.transformer import kv_bytes
 
 _ONLY = np.array([0])
+_SPREAD = (0.35, 0.55)  # loads of pipelines between which groups become equally busy [1]
 _STEP_PARTS = 3  # that the distribution of first decode steps is cut into
 
 # --------------------------------------------------------------------------------------------
@@ -49,26 +50,33 @@ class PromptGroup:
 
 
 def prompt_pool(fleet: Fleet, traffic: Traffic, z: float) -> list[PromptGroup]:
-    """Prefill groups behind one router: the least work is found where a prompt ends first."""
+    """Prefill groups behind one router: the least work is found where a prompt ends first.
+
+    On pipelines steps fill up from a load of a half on, so that the fast ones lose their advantage.
+    """
     groups = fleet.pool(Phase.PREFILL)
     queues = [prompt_queues(replica_set(fleet, g, z), traffic, g.token_budget).at(_ONLY) for g in groups]
     rate = sum(g.rate for g in groups)
     counts = [float(g.replicas) for g in groups]
-    if len(groups) == 1 or fleet.routing is not Routing.LEAST_LOADED:
-        shares, pooled = [g.rate / rate for g in groups], counts
-    else:
+    shares, pooled = [g.rate / rate for g in groups], counts
+    if len(groups) > 1 and fleet.routing is Routing.LEAST_LOADED:
         times = [float(q.alone[0] @ traffic.isl_weights) for q in queues]
-        servers = [n * float(q.stages[0] * q.ranks[0]) for n, q in zip(counts, queues, strict=True)]
-        shares = shares_by_speed(rate, times, servers)
+        stages = [float(q.stages[0]) for q in queues]
+        servers = [n * m * float(q.ranks[0]) for n, m, q in zip(counts, stages, queues, strict=True)]
+        evenly = np.array(servers) / times / sum(n / t for n, t in zip(servers, times, strict=True))
+        busy = rate * max(t * share / n for t, share, n in zip(times, evenly, servers, strict=True))
+        even = float(np.clip((busy - _SPREAD[0]) / (_SPREAD[1] - _SPREAD[0]), 0.0, 1.0)) * (max(stages) > 1)
+        fast = np.array(shares_by_speed(rate, times, servers))
+        shares = (even * evenly + (1 - even) * fast).tolist()
         pooled = [shared_servers(times, counts, k) for k in range(len(groups))]
     loads = [
         q.load(share * rate, g.replicas, fleet.routing)
         for g, q, share in zip(groups, queues, shares, strict=True)
     ]
     # nobody waits longer at a busier group than for another one
-    even = sum(n * load for n, load in zip(counts, loads, strict=True)) / sum(counts)
+    mean = sum(n * load for n, load in zip(counts, loads, strict=True)) / sum(counts)
     return [
-        PromptGroup(g, q, share, load, np.minimum(load, even), np.array([n]))
+        PromptGroup(g, q, share, load, np.minimum(load, mean), np.array([n]))
         for g, q, share, load, n in zip(groups, queues, shares, loads, pooled, strict=True)
     ]
 
