@@ -87,8 +87,8 @@ def timeline(
     Without FLEET: a few requests in ticks, on one replica that does both phases and on one for prefill and
     one for decode. By default the three requests by which disaggregation is often explained.
 
-    With FLEET, a fleet file or a plan: the first requests of its workload, on that fleet and, if it is disaggregated,
-    on the same replicas colocated.
+    With FLEET, a fleet file or a plan: the first requests of its workload, on that fleet and, if it is
+    disaggregated, on the same replicas colocated.
     """
     _check_options(fleet, given)
     if output is not None:
