@@ -85,3 +85,14 @@ def test_links_lead_somewhere() -> None:
 def test_every_option_is_named() -> None:
     properties = json_schemas()["scenario"]["$defs"]["OptionsDocument"]["properties"]
     assert [name for name in properties if f"`{name}`" not in TEXT and f"options.{name}" not in TEXT] == []
+
+
+def test_accuracy_is_that_of_the_table() -> None:
+    """Medians and 90th percentiles of p99 over all drawn fleets."""
+    table = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    row = next(line for line in table.splitlines() if line.startswith("| all |"))
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    (ttft, most_ttft), (tpot, most_tpot) = (re.findall(r"[\d.]+", cells[k]) for k in (4, 7))
+    said = " ".join(TEXT.split())
+    assert f"of p99 is {ttft} % for TTFT and {tpot} % for TPOT" in said
+    assert f"nine in ten are below {most_ttft} % and {most_tpot} %" in said
