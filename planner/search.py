@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from planner.assembly import Assembly
-from planner.candidates import CandidateSet, build_candidates
+from planner.candidates import CandidateSet, build_candidates, replicas_in_stock
 from planner.documents.files import write_text_atomic
 from planner.documents.scenario import LoadedScenario
 from planner.engines import load_engine
@@ -17,7 +17,7 @@ from planner.errors import InfeasibleError, SolverError
 from planner.infeasibility import explain
 from planner.plan import Alternative, Plan
 from planner.prediction import predict_fleet
-from planner.program import CapacityCurve, GpuType, Problem, Solution, save_lp
+from planner.program import Candidate, GpuType, Problem, Solution, save_lp
 from planner.program import solve as solve_program
 from planner.question import Question
 from planner.specs import ColocatedUse, FleetItem, Metric, Objective, Phase, Scenario, Service
@@ -199,17 +199,32 @@ class Search:
         return pools
 
     def with_factors(self, factors: Sequence[float]) -> Search:
-        """The same search with the capacity of each candidate times its factor. [1]"""
+        """The same search with the capacity of each candidate times its factor. [1]
+
+        Where it falls, the demand can use more replicas than before, as far as the stock goes.
+        """
         candidates = self.question.candidates
         corrected = tuple(
-            c if factor == 1.0 else replace(c, curve=_scaled(c.curve, factor))
-            for c, factor in zip(candidates.candidates, factors, strict=True)
+            c if factor == 1.0 else self._scaled(i, factor)
+            for i, (c, factor) in enumerate(zip(candidates.candidates, factors, strict=True))
         )
         return replace(
             self,
             question=replace(self.question, candidates=replace(candidates, candidates=corrected)),
             problem=replace(self.problem, candidates=corrected),
         )
+
+    def _scaled(self, index: int, factor: float) -> Candidate:
+        candidate, choice = (
+            self.question.candidates.candidates[index],
+            self.question.candidates.choices[index],
+        )
+        rates = tuple(factor * rate for rate in candidate.curve.per_replica)
+        most = candidate.max_replicas
+        if 0 < factor < 1:
+            stock = replicas_in_stock(self.question.item(choice), choice)
+            most = max(most, min(stock, math.ceil(most / factor)))
+        return replace(candidate, curve=replace(candidate.curve, per_replica=rates), max_replicas=most)
 
     def _lowered(self, solution: Solution, pools: set[Phase]) -> Search:
         """Less capacity for the groups of `pools` that `solution` uses."""
@@ -318,10 +333,6 @@ class Search:
             return self._solve_beside(build_problem(q.scenario, q.service, candidates, self.options.gap)).cost
         except (InfeasibleError, SolverError):
             return solution.cost
-
-
-def _scaled(curve: CapacityCurve, factor: float) -> CapacityCurve:
-    return replace(curve, per_replica=tuple(factor * rate for rate in curve.per_replica))
 
 
 def _first_line(error: Exception) -> str:

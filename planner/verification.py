@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from planner.documents.scenario import LoadedScenario
@@ -23,6 +23,7 @@ from planner.units import MILLI
 WASTED = 0.85  # of every limit, below which a plan may carry less than it could [1]
 MOST_MORE = 2.0  # times the planned rate that is tried for a pool that is wasted
 SAFETY = 0.99  # of a rate that was seen to hold [1]
+OTHER_POOL = 8  # times its replicas, so that only one pool of a fleet is measured
 LINK_NOTED = 0.5  # load of NICs from which transfers are held up by others [1]
 
 
@@ -104,14 +105,19 @@ def wasted(fleet: Fleet, result: SimulationResult) -> frozenset[Phase]:
     return frozenset(pools[metric] for metric, value in share.items() if value < WASTED and metric in pools)
 
 
-def corrected_scale(
-    fleet: Fleet, source: RequestSource, result: SimulationResult, z: float, on_stage: Stage
+def pool_scale(
+    fleet: Fleet, phase: Phase, source: RequestSource, z: float, *, most: float, on_stage: Stage
 ) -> float:
-    """Multiple of the planned rate that the fleet was seen to carry; above 1 only where it holds."""
-    most = MOST_MORE if result.passed else 1.0
-    known = None if result.passed else False  # whether it holds at `most`
-    scale = carried_scale(fleet, source, Setup(z=z), most=most, known=known, on_stage=on_stage)
-    return scale * SAFETY
+    """Multiple of the planned rate, at most `most`, that one pool of a fleet carries.
+
+    The other pool is made so large that it does not matter.
+    """
+    groups = tuple(
+        g if g.phase is phase else replace(g, replicas=g.replicas * OTHER_POOL, rate=g.rate * OTHER_POOL)
+        for g in fleet.groups
+    )
+    alone = replace(fleet, groups=groups)
+    return SAFETY * carried_scale(alone, source, Setup(z=z), most=most, on_stage=on_stage)
 
 
 # --------------------------------------------------------------------------------------------

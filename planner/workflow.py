@@ -34,6 +34,8 @@ COMMON_MISS = 0.8
 pool get it. [1]"""
 
 WORTH = 1.05  # factor from which more capacity is tried [1]
+LATE_SAFETY = 0.85  # on what is learned when few rounds are left: pools were measured one by one [1]
+SURELY = 0.98  # multiple of its rate below which a pool is at fault for a miss [1]
 SAME_RATE = 1e-3  # relative difference of rates below which a fleet is not simulated again [1]
 OTHER_ROUNDS = 2  # corrections of the best plan of the other kind
 RIVAL = 1.6  # times the value of the plan, up to which the other kind may turn out to be better [1]
@@ -100,13 +102,20 @@ class _Factors:
     def of(self, key: Key) -> float:
         return self.seen.get(key, self.pool.get(key[0], 1.0))
 
-    def lowered(self, keys: list[Key], factor: float, common: bool) -> _Factors:
-        """After a miss the lower factor counts, so that no plan is tried twice."""
+    def lowered(self, keys: list[Key], factor: float, common: bool, everywhere: bool) -> _Factors:
+        """After a miss the lower factor counts, so that no plan is tried twice.
+
+        `common`: for the whole pool. `everywhere`: for pools of which nothing is known, too; bursts of a
+        trace come to whatever serves it.
+        """
         seen = {**self.seen, **{key: min(self.seen.get(key, 1.0), factor) for key in keys}}
         pool = dict(self.pool)
         if common:
             for phase in {key[0] for key in keys}:
                 pool[phase] = min(pool.get(phase, 1.0), factor)
+                seen |= {key: min(f, factor) for key, f in seen.items() if key[0] is phase}
+        if everywhere:
+            pool = dict.fromkeys(Phase, factor) | pool
         return _Factors(seen, pool)
 
     def raised(self, keys: list[Key], factor: float) -> _Factors:
@@ -233,27 +242,37 @@ class _Verifying:
 
     def _learned(self, attempt: _Attempt, factors: _Factors, *, late: bool) -> _Factors:
         """Factors with what an attempt says; the same object where it says nothing new."""
-        from planner.verification import blamed, corrected_scale, source_of, wasted
+        from planner.verification import MOST_MORE, blamed, pool_scale, source_of, wasted
 
         question, options = self.search.question, self.search.options
         solution, result = attempt.solution, attempt.result
         fleet = self._simulated(solution)
-        phases = wasted(fleet, result) if result.passed else blamed(fleet, result)
+        phases = {g.phase for g in fleet.groups}
+        if result.passed:  # what was only taken over from others may be too low
+            phases = {phase for phase in phases if phase in factors.pool or phase in wasted(fleet, result)}
         if not phases:
             return factors
         if result.passed:  # a plan for a higher rate would have higher limits
             fleet = question.without_spares(question.fleet(solution))
         options.on_stage("measuring what the plan carries")
         source = source_of(self.search.loaded, fleet.service.workload, options.seed)
-        scale = corrected_scale(fleet, source, result, question.planned_z, options.on_stage)
-        for phase in phases:
+        most = MOST_MORE if result.passed else 1.0
+        learned = factors
+        for phase in sorted(phases):
             keys = [self._key(i) for i in solution.used if self._key(i)[0] is phase]
+            scale = pool_scale(fleet, phase, source, question.planned_z, most=most, on_stage=options.on_stage)
             factor = scale * self._load(solution, phase)
             if result.passed and factor > WORTH * max(factors.of(key) for key in keys):
-                factors = factors.raised(keys, factor)
-            elif not result.passed:
-                factors = factors.lowered(keys, factor, common=late or factor < COMMON_MISS)
-        return factors
+                learned = learned.raised(keys, factor)
+            elif not result.passed and scale < SURELY:
+                factor *= LATE_SAFETY if late else 1.0
+                common = late or factor < COMMON_MISS
+                learned = learned.lowered(keys, factor, common, everywhere=common and source.replay)
+        if learned is factors and not result.passed:  # each pool by itself would do
+            for phase in blamed(fleet, result):
+                keys = [self._key(i) for i in solution.used if self._key(i)[0] is phase]
+                learned = learned.lowered(keys, LATE_SAFETY * self._load(solution, phase), True, False)
+        return learned
 
     def _key(self, index: int) -> Key:
         choice = self.search.question.candidates.choices[index]

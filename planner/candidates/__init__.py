@@ -10,7 +10,7 @@ one router only where path and step are within what the prefill version allows.
 
 from planner.candidates.build import build_candidates
 from planner.candidates.context import CandidateSet, Rejection, ReplicaChoice
-from planner.candidates.curves import MOST_REPLICAS, replica_counts
+from planner.candidates.curves import MOST_REPLICAS, replica_counts, replicas_in_stock
 
 __all__ = [
     "MOST_REPLICAS",
@@ -19,4 +19,5 @@ __all__ = [
     "ReplicaChoice",
     "build_candidates",
     "replica_counts",
+    "replicas_in_stock",
 ]

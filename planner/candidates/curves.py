@@ -9,7 +9,7 @@ from planner.candidates.context import CandidateSet, Context, ReplicaChoice
 from planner.capacity import Curves
 from planner.plan import Binding
 from planner.program import Candidate, CapacityCurve
-from planner.specs import Objective, Phase
+from planner.specs import FleetItem, Objective, Phase
 from planner.units import GIGA, MILLI
 
 MOST_REPLICAS = 2**20
@@ -64,15 +64,21 @@ def collect(
 
 def _most_replicas(context: Context, choice: ReplicaChoice, single: float) -> int:
     """Replicas that the stock holds, and that the demand can use with spares and minimum."""
-    item, options = context.fleet[choice.item], context.scenario.options
+    options = context.scenario.options
+    stock = replicas_in_stock(context.fleet[choice.item], choice)
+    if context.scenario.objective is Objective.THROUGHPUT:
+        return stock
+    needed = math.ceil(context.demand / single) + options.spare_replicas
+    return min(stock, max(needed, options.min_replicas_per_pool))
+
+
+def replicas_in_stock(item: FleetItem, choice: ReplicaChoice) -> int:
+    """Replicas that the GPUs to be had, and the cap of their pool, are enough for."""
     caps = [MOST_REPLICAS]
     if item.max_gpus is not None:
         caps.append(item.max_gpus // choice.parallelism.num_gpus)
     if choice.phase in item.max_gpus_by_phase:
         caps.append(item.max_gpus_by_phase[choice.phase] // choice.parallelism.num_gpus)
-    if context.scenario.objective is not Objective.THROUGHPUT:
-        needed = math.ceil(context.demand / single) + options.spare_replicas
-        caps.append(max(needed, options.min_replicas_per_pool))
     return min(caps)
 
 
