@@ -35,6 +35,7 @@ pool get it. [1]"""
 
 WORTH = 1.05  # factor from which more capacity is tried [1]
 LATE_SAFETY = 0.85  # on what is learned when few rounds are left: pools were measured one by one [1]
+NEAR, NEAR_SAFETY = 1.2, 0.96  # times a limit that is nearly met, and the factor that is tried then [1]
 SURELY = 0.98  # multiple of its rate below which a pool is at fault for a miss [1]
 SAME_RATE = 1e-3  # relative difference of rates below which a fleet is not simulated again [1]
 OTHER_ROUNDS = 2  # corrections of the best plan of the other kind
@@ -213,6 +214,10 @@ class _Verifying:
             attempt, before = attempts[-1], factors
             if len(rounds) < most:
                 factors = self._learned(attempt, factors, late=len(rounds) >= 2)
+            if factors is before and attempt.result.passed and not attempt.result.sure:
+                attempt = attempts[-1] = self._attempt(attempt.solution, sure=True)
+                if len(rounds) < most and not attempt.result.passed:
+                    factors = self._learned(attempt, factors, late=len(rounds) >= 2)
             rounds.append(self._round(attempt, before, factors))
             if factors is before:
                 break
@@ -268,10 +273,12 @@ class _Verifying:
                 factor *= LATE_SAFETY if late else 1.0
                 common = late or factor < COMMON_MISS
                 learned = learned.lowered(keys, factor, common, everywhere=common and source.replay)
-        if learned is factors and not result.passed:  # each pool by itself would do
+        if learned is factors and not result.passed:  # each pool by itself would do, or nearly
+            excess = max((c.value / c.target.limit for c in result.checks), default=1.0)
+            safety = NEAR_SAFETY if excess < NEAR else LATE_SAFETY
             for phase in blamed(fleet, result):
                 keys = [self._key(i) for i in solution.used if self._key(i)[0] is phase]
-                learned = learned.lowered(keys, LATE_SAFETY * self._load(solution, phase), True, False)
+                learned = learned.lowered(keys, safety * self._load(solution, phase), True, False)
         return learned
 
     def _key(self, index: int) -> Key:
