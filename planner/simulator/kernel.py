@@ -429,7 +429,8 @@ def _route(w: World, i: int, now: float) -> int:
             cached = _index(w.request[i].cached)
             if routing == PREFIX_AWARE and c.hash_block > 0:
                 cached = _index(_found(w, i, r) * c.hash_block)
-            own = _prompt_seconds(w, g, w.request[i].isl + w.request[i].made - cached, cached)
+            query = _index(w.request[i].isl + w.request[i].made - cached)
+            own = _prompt_seconds(w, g, query, cached)
             last_g = g
         if routing == ROUND_ROBIN:
             best, chosen_own = r, own
@@ -723,12 +724,14 @@ def _admit(w: World, d: int, now: float) -> None:
         size = w.request[i].size * w.group[g].copies
         # Each NIC works off what it is given, whatever the other end is busy with; the slower one decides.
         out, into = size / w.group[source].nic, size / w.group[g].nic
-        sent = w.replica[p].egress = max(now, w.replica[p].egress) + out
-        received = w.replica[d].ingress = max(now, w.replica[d].ingress) + into
+        sent = max(now, w.replica[p].egress) + out
+        received = max(now, w.replica[d].ingress) + into
+        w.replica[p].egress = sent
+        w.replica[d].ingress = received
         w.replica[p].egress_busy += out
         w.replica[d].ingress_busy += into
         moved = _blocks(w.request[i].isl, w.control[0].block)
-        wire = max(size / w.pairs[source, g], sent - now, received - now) + moved * w.group[source].post
+        wire = max(size / w.pairs[source, g], max(sent, received) - now) + moved * w.group[source].post
         end = now + w.group[source].fixed + wire * w.group[source].exposed
         if end <= now:
             _arrived(w, i, now)

@@ -233,8 +233,8 @@ def measure(outcome: Outcome, slo: Slo) -> SimulationResult:
     attainment = float(good.mean())
     ttft, tpot = _measured(latencies.ttft), _measured(latencies.tpot)
     groups = tuple(_group_use(outcome, n) for n in range(len(outcome.cluster.groups)))
-    served = records[records["state"] == kernel.DONE]
-    decoding = float((served["last"] - served["first"]).sum())
+    done = records["state"] == kernel.DONE  # columns one by one: a copy of all records takes too much room
+    decoding = float((records["last"][done] - records["first"][done]).sum())
     control = outcome.control
     asked = int(control["asked"][0])
     return SimulationResult(
@@ -250,11 +250,11 @@ def measure(outcome: Outcome, slo: Slo) -> SimulationResult:
         e2e=_measured(latencies.e2e),
         attainment=attainment,
         goodput=attainment * rate,
-        stall_mean=_mean(served["stall"]),
-        stall_share=float(served["stall"].sum()) / decoding if decoding > 0 else 0.0,
-        wait_mean=_mean(served["begun"] - served["arrival"]),
-        prefill_mean=_mean(served["prompted"] - served["begun"]),
-        transfer_mean=_mean(np.nan_to_num(served["joined"] - served["prompted"])),
+        stall_mean=_mean(records["stall"][done]),
+        stall_share=float(records["stall"][done].sum()) / decoding if decoding > 0 else 0.0,
+        wait_mean=_mean(records["begun"][done] - records["arrival"][done]),
+        prefill_mean=_mean(records["prompted"][done] - records["begun"][done]),
+        transfer_mean=_mean(np.nan_to_num(records["joined"][done] - records["prompted"][done])),
         growth=_growth(outcome),
         prefix_hit_rate=int(control["hits"][0]) / asked if asked else None,
         preemptions=sum(g.preemptions for g in groups),
