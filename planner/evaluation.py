@@ -316,7 +316,7 @@ def evaluate(
             break
         rate *= _CONFIRM_STEP
     else:
-        rate, confirmed = (rate, confirmed) if confirmed is not None and confirmed.passed else (0.0, None)
+        rate, confirmed = 0.0, None
     beyond = at(max(rate * BEYOND, FIRST_RATE / 64), confirmed.requests if confirmed else number)
     return Evaluation(
         request_rate=rate,

@@ -254,7 +254,7 @@ class _Verifying:
         fleet = self._simulated(solution)
         phases = {g.phase for g in fleet.groups}
         if result.passed:  # what was only taken over from others may be too low
-            phases = {phase for phase in phases if phase in factors.pool or phase in wasted(fleet, result)}
+            phases &= factors.pool.keys() | wasted(fleet, result)
         if not phases:
             return factors
         if result.passed:  # a plan for a higher rate would have higher limits
@@ -264,7 +264,7 @@ class _Verifying:
         most = MOST_MORE if result.passed else 1.0
         learned = factors
         for phase in sorted(phases):
-            keys = [self._key(i) for i in solution.used if self._key(i)[0] is phase]
+            keys = self._keys(solution, phase)
             scale = pool_scale(fleet, phase, source, question.planned_z, most=most, on_stage=options.on_stage)
             factor = scale * self._load(solution, phase)
             if result.passed and factor > WORTH * max(factors.of(key) for key in keys):
@@ -277,13 +277,17 @@ class _Verifying:
             excess = max((c.value / c.target.limit for c in result.checks), default=1.0)
             safety = NEAR_SAFETY if excess < NEAR else LATE_SAFETY
             for phase in blamed(fleet, result):
-                keys = [self._key(i) for i in solution.used if self._key(i)[0] is phase]
+                keys = self._keys(solution, phase)
                 learned = learned.lowered(keys, safety * self._load(solution, phase), True, False)
         return learned
 
     def _key(self, index: int) -> Key:
         choice = self.search.question.candidates.choices[index]
         return choice.phase, choice.item, choice.parallelism
+
+    def _keys(self, solution: Solution, phase: Phase) -> list[Key]:
+        """Those of a pool's groups."""
+        return [key for key in map(self._key, solution.used) if key[0] is phase]
 
     def _load(self, solution: Solution, phase: Phase) -> float:
         """Load of a pool over what the uncorrected program takes for its capacity. [1]"""

@@ -109,13 +109,12 @@ def carried_scale(
     setup: Setup = PLAIN,
     *,
     most: float = 1.0,
-    known: bool | None = None,
     on_stage: Stage = _quiet,
 ) -> float:
     """Largest multiple of the source's rate that the fleet carries within its SLOs, up to `most`.
 
     Found by bisection with runs of equal length, to about 1 % of `most`; 0 where it carries hardly
-    anything. `known` tells whether it holds at `most`, where that has been seen already.
+    anything.
     """
 
     def holds(scale: float) -> bool:
@@ -123,7 +122,7 @@ def carried_scale(
             fleet, source.scaled(scale), setup, number=FEWEST_REQUESTS, on_stage=on_stage
         ).passed
 
-    if holds(most) if known is None else known:
+    if holds(most):
         return most
     low, high = most / 2, most
     while not holds(low):
