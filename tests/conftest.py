@@ -1,14 +1,18 @@
-"""Small shared fixtures: two GPUs, a model, a workload, and scenarios from a few lines of text."""
+"""Shared fixtures: two GPUs, a model, a workload, scenarios from a few lines of text, the command line."""
 
 from __future__ import annotations
 
+import json
 import signal
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from planner import catalog
+from planner.cli import main
 from planner.documents.scenario import LoadedScenario, scenario_from_text
 from planner.engines import load_engine
 from planner.specs import GPU, Engine, Lengths, Marginal, Model, Period, Workload
@@ -74,8 +78,45 @@ def scenario() -> ScenarioBuilder:
     """Builds a scenario: the one above with the given top-level keys replaced."""
 
     def build(**changes: Any) -> LoadedScenario:
-        import json
-
         return scenario_from_text(json.dumps(SCENARIO | changes))
 
     return build
+
+
+@dataclass(frozen=True)
+class Result:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Its JSON, which has no number that JSON does not know."""
+
+        def refuse(word: str) -> None:
+            raise AssertionError(f"{word} is no JSON")
+
+        facts: dict[str, Any] = json.loads(self.out, parse_constant=refuse)
+        return facts
+
+
+Runner = Callable[..., Result]
+
+
+@pytest.fixture
+def planner(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Runner]:
+    """Runs the command line in this process; output is caught at the file descriptors."""
+    handler = signal.getsignal(signal.SIGINT)
+
+    def run(*arguments: object) -> Result:
+        monkeypatch.setattr(sys, "argv", ["planner", *map(str, arguments)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        caught = capfd.readouterr()
+        assert isinstance(ended.value.code, int)
+        return Result(ended.value.code, caught.out, caught.err)
+
+    monkeypatch.delenv("COLUMNS", raising=False)
+    yield run
+    signal.signal(signal.SIGINT, handler)

@@ -9,16 +9,14 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
+from conftest import Result, Runner
 
 from planner.catalog import gpu_names, model_names
-from planner.cli import main
 from planner.documents.plan import load_plan
 from planner.documents.schemas import FOLDER, schema_names
 from planner.plan import PlanStatus
@@ -34,35 +32,6 @@ fleet:
   - {gpu: h100-sxm, price_per_gpu_hour: 3.0, max_gpus: 64, network_gbps_per_gpu: 400}
   - {gpu: a100-80gb-sxm, price_per_gpu_hour: 1.5, max_gpus: 64, network_gbps_per_gpu: 200}
 """
-
-
-@dataclass(frozen=True)
-class Result:
-    code: int
-    out: str
-    err: str
-
-
-Runner = Callable[..., Result]
-
-
-@pytest.fixture
-def planner(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Runner]:
-    """Runs the command line in this process; output is caught at the file descriptors."""
-    handler = signal.getsignal(signal.SIGINT)
-
-    def run(*arguments: object) -> Result:
-        monkeypatch.setattr(sys, "argv", ["planner", *map(str, arguments)])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        caught = capfd.readouterr()
-        assert isinstance(ended.value.code, int)
-        return Result(ended.value.code, caught.out, caught.err)
-
-    monkeypatch.delenv("COLUMNS", raising=False)
-    yield run
-    signal.signal(signal.SIGINT, handler)
 
 
 @pytest.fixture

@@ -6,18 +6,17 @@ import json
 import math
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import Result, Runner
 
-from planner.cli import main
 from planner.documents.plan import dump_plan, load_plan, rebased
 from planner.documents.scenario import scenario_from_text
 from planner.documents.yaml_text import dump_yaml, parse_tree
@@ -45,45 +44,6 @@ slo: {ttft_ms: {p99: 900}, tpot_ms: {p99: 40}}
 groups:
   - {name: all, phase: colocated, gpu: h100-sxm, replicas: 2}
 """
-
-
-@dataclass(frozen=True)
-class Result:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """Its JSON, which has no number that JSON does not know."""
-
-        def refuse(word: str) -> None:
-            raise AssertionError(f"{word} is no JSON")
-
-        facts: dict[str, Any] = json.loads(self.out, parse_constant=refuse)
-        return facts
-
-
-Runner = Callable[..., Result]
-
-
-@pytest.fixture
-def planner(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Runner]:
-    """Runs the command line in this process; output is caught at the file descriptors."""
-    handler = signal.getsignal(signal.SIGINT)
-
-    def run(*arguments: object) -> Result:
-        monkeypatch.setattr(sys, "argv", ["planner", *map(str, arguments)])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        caught = capfd.readouterr()
-        assert isinstance(ended.value.code, int)
-        return Result(ended.value.code, caught.out, caught.err)
-
-    monkeypatch.delenv("COLUMNS", raising=False)
-    yield run
-    signal.signal(signal.SIGINT, handler)
 
 
 @pytest.fixture(scope="module")
