@@ -101,6 +101,21 @@ class ColocatedUse(StrEnum):
     ONLY = "only"
 
 
+class PriceClass(StrEnum):
+    """How GPUs are paid for. Reserved ones are bought once for all hours, spot ones may be taken away."""
+
+    ON_DEMAND = "on_demand"
+    RESERVED = "reserved"
+    SPOT = "spot"
+
+
+class SpareScope(StrEnum):
+    """Which replicas may fail at a time: as many of every group, or as many of any one group."""
+
+    GROUP = "group"
+    POOL = "pool"
+
+
 class SchedulerPolicy(StrEnum):
     """How a colocated engine mixes prompts into its steps."""
 

@@ -8,7 +8,16 @@ from dataclasses import dataclass, field
 
 from planner.errors import SpecError
 from planner.specs.gpus import GPU
-from planner.specs.kinds import ColocatedUse, Metric, Objective, Phase, Routing, Statistic
+from planner.specs.kinds import (
+    ColocatedUse,
+    Metric,
+    Objective,
+    Phase,
+    PriceClass,
+    Routing,
+    SpareScope,
+    Statistic,
+)
 from planner.specs.models import Model, Precision
 from planner.units import MILLI
 
@@ -143,13 +152,19 @@ class Slo:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Service:
-    """One model with its traffic and objectives."""
+    """One model with its traffic and objectives; `label` tells services of one scenario apart."""
 
     model: Model
     precision: Precision
     workload: Workload
     slo: Slo
     engine: str
+    label: str = ""
+
+    @property
+    def name(self) -> str:
+        """What a plan calls the service: its label, else its model."""
+        return self.label or self.model.name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -170,6 +185,10 @@ class FleetItem:
         Where the price comes from, with its date and status; empty where the user gave it.
     max_gpus_by_phase : mapping of Phase
         Caps per pool.
+    price_class : PriceClass
+        Lines of one GPU type differ in zone or price class.
+    interruptions : float
+        Of one spot replica. [1/h]
     """
 
     gpu: GPU
@@ -183,6 +202,60 @@ class FleetItem:
     zone: str = ""
     price_source: str = ""
     max_gpus_by_phase: Mapping[Phase, int] = field(default_factory=dict)
+    price_class: PriceClass = PriceClass.ON_DEMAND
+    interruptions: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """The GPU, with zone and price class where they are not the usual ones."""
+        unusual = () if self.price_class is PriceClass.ON_DEMAND else (str(self.price_class),)
+        return "@".join([self.gpu.name, *filter(None, [self.zone]), *unusual])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Power:
+    """What electricity costs and how much of it there is.
+
+    Attributes
+    ----------
+    price : float
+        [USD/kWh]
+    utilization : float
+        Mean power of a GPU over its TDP. [1]
+    pue : float
+        Power of the site over that of its computers. [1]
+    cap : float or None
+        Of the site, for all GPUs paid for. [W]
+    """
+
+    price: float = 0.0
+    utilization: float = 1.0
+    pue: float = 1.0
+    cap: float | None = None
+
+    def drawn(self, tdp: float) -> float:
+        """Power that a GPU of `tdp` [W] costs the site. [W]"""
+        return tdp * self.utilization * self.pue
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scaling:
+    """How a fleet may follow its traffic over the periods.
+
+    Attributes
+    ----------
+    startup : float
+        Time that a new replica is paid for before it serves. [h]
+    max_added, max_removed : int or None
+        Most replicas of one pool that start or stop between two periods; None: any number.
+    cyclic : bool
+        Whether the last period is followed by the first.
+    """
+
+    startup: float = 0.0
+    max_added: int | None = None
+    max_removed: int | None = None
+    cyclic: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -199,11 +272,29 @@ class Options:
     max_tp: int | None = None
     max_pp: int = 4
     allowed_tp: tuple[int, ...] | None = None
+    spare_scope: SpareScope = SpareScope.GROUP
+    survive_node: bool = False
+    survive_zone: bool = False
+    surge_replicas: int = 0
+    on_demand_floor: float = 0.0
+    spot_recovery: float = 0.0
+    length_split: bool = False
+    max_length_buckets: int = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scenario:
-    """Everything a plan answers."""
+    """Everything a plan answers.
+
+    Attributes
+    ----------
+    budget : float or None
+        [USD/h]
+    zones : mapping of str to int
+        Most GPUs per zone, of zones that have a limit.
+    egress_price : float or None
+        Of KV caches sent from zone to zone; None: prefill and decode share a zone. [USD/B]
+    """
 
     services: tuple[Service, ...]
     fleet: tuple[FleetItem, ...]
@@ -211,3 +302,7 @@ class Scenario:
     options: Options
     budget: float | None = None
     source: str = ""
+    zones: Mapping[str, int] = field(default_factory=dict)
+    egress_price: float | None = None
+    power: Power | None = None
+    scaling: Scaling | None = None
