@@ -8,7 +8,8 @@ from pathlib import Path
 from planner.program import Candidate, CapacityCurve, GpuType, Problem
 from planner.program.backends import write_lp
 from planner.program.encoding import encode
-from planner.specs import ColocatedUse, Objective, Phase
+from planner.program.problem import Moves, Stream
+from planner.specs import ColocatedUse, Objective, Phase, SpareScope
 
 FOLDER = Path(__file__).parent / "golden" / "lp"
 
@@ -43,6 +44,8 @@ WITH_COLOCATED = replace(
     colocated=ColocatedUse.ALLOWED,
 )
 
+ZONED = replace(WITH_COLOCATED, gpu_types=(replace(H100, zone="east"), replace(L40S, zone="west", spot=True)))
+
 PROBLEMS = {
     "demand": BASE,
     "ranges": replace(
@@ -70,6 +73,37 @@ PROBLEMS = {
         objective=Objective.THROUGHPUT,
         demand=None,
         gpu_types=(replace(H100, max_gpus=16), replace(L40S, max_gpus=8)),
+    ),
+    "streams": replace(
+        WITH_COLOCATED,
+        candidates=(*BASE.candidates, replace(WITH_COLOCATED.candidates[3], stream=1)),
+        streams=(Stream(name="chat", share=0.75), Stream(name="code", share=0.25)),
+    ),
+    "zones": replace(ZONED, zone_caps={"east": 8}),
+    "across_zones": replace(ZONED, across_zones=True, streams=(Stream(egress_cost=0.5),)),
+    "survive_zone": replace(
+        ZONED,
+        candidates=(*ZONED.candidates, candidate("c_l40s_tp2", Phase.COLOCATED, 1, 2)),
+        survive_zone=True,
+    ),
+    "survive_node": replace(
+        BASE, candidates=tuple(replace(c, max_replicas=8) for c in BASE.candidates), survive_node=True
+    ),
+    "pool_spare": replace(
+        BASE,
+        candidates=tuple(replace(c, max_replicas=3) for c in BASE.candidates),
+        spare_replicas=1,
+        spare_scope=SpareScope.POOL,
+    ),
+    "spot": replace(BASE, gpu_types=(H100, replace(L40S, spot=True)), on_demand_floor=0.5),
+    "surge": replace(BASE, gpu_types=(replace(H100, max_gpus=12), L40S), surge_replicas=1),
+    "power": replace(BASE, power_cap=6000.0),
+    "moves": replace(
+        BASE,
+        moves=(
+            Moves(name="prefill", candidates=(0,), current=1, cost=0.3),
+            Moves(name="decode", candidates=(1, 2), current=0, cost=0.2),
+        ),
     ),
 }
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.program.problem import Candidate, CapacityCurve, GpuType, Problem
-from planner.specs import ColocatedUse, Objective, Phase
+from planner.program.problem import Candidate, CapacityCurve, GpuType, Moves, Problem, Stream
+from planner.specs import ColocatedUse, Objective, Phase, SpareScope
 
 STARTS = (1, 2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 25, 32, 40, 50, 64, 80, 100, 128, 160, 200, 256, 320, 400)
 NAMES = (
@@ -144,6 +144,93 @@ def tiny(seed: int) -> Problem:
         colocated=list(ColocatedUse)[int(rng.choice(3, p=[0.6, 0.25, 0.15]))],
         max_gpu_types=int(rng.choice([1, 1, 2])) if rng.random() < 0.5 else None,
         gap=0.0,
+    )
+
+
+def rich(seed: int) -> Problem:
+    """Up to three lines of a fleet, two sizes, two streams, n <= 4; each optional feature in many seeds."""
+    rng = np.random.default_rng(10_000 + seed)
+
+    def chance(share: float) -> bool:
+        return bool(rng.random() < share)
+
+    objective = list(Objective)[int(rng.choice(4, p=[0.55, 0.15, 0.15, 0.15]))]
+    throughput = objective is Objective.THROUGHPUT
+    zoned, streams = chance(0.5), int(rng.integers(1, 3))
+    kinds = [_tiny_type(rng, NAMES[g], stocked=throughput) for g in range(int(rng.integers(2, 4)))]
+    kinds = [replace(k, max_gpus=k.max_gpus and min(k.max_gpus + 2, 12), max_gpus_by_phase={}) for k in kinds]
+    if zoned:
+        kinds = [replace(kind, zone="ab"[g % 2]) for g, kind in enumerate(kinds)]
+    spot = chance(0.4)
+    kinds = [replace(kind, spot=spot and chance(0.5)) for kind in kinds]
+    candidates = _rich_candidates(rng, len(kinds), streams)
+    across = zoned and not throughput and chance(0.6)
+    one_group = chance(0.45)
+    return Problem(
+        candidates=candidates,
+        gpu_types=tuple(kinds),
+        demand=None if throughput else float(rng.uniform(0.3, 2.5)) * streams,
+        objective=objective,
+        streams=_rich_streams(rng, streams, across),
+        budget=float(rng.uniform(4, 30)) if chance(0.2) else None,
+        illegal_pairs=frozenset(
+            (i, j)
+            for i, p in enumerate(candidates)
+            for j, d in enumerate(candidates)
+            if p.phase is Phase.PREFILL and d.phase is Phase.DECODE and p.stream == d.stream and chance(0.2)
+        ),
+        min_replicas_per_pool=2 if chance(0.2) else 1,
+        spare_replicas=int(chance(0.5)),
+        spare_scope=SpareScope.POOL if one_group else SpareScope.GROUP,
+        survive_node=chance(0.3),
+        survive_zone=zoned and chance(0.4),
+        surge_replicas=int(chance(0.4)),
+        on_demand_floor=float(rng.choice([0.3, 0.5, 1.0])) if spot and chance(0.7) else 0.0,
+        across_zones=across,
+        zone_caps={"a": int(rng.integers(1, 9))} if zoned and chance(0.5) else {},
+        power_cap=float(rng.uniform(2000, 20000)) if chance(0.25) else None,
+        moves=_rich_moves(rng, candidates) if objective is Objective.COST and chance(0.5) else (),
+        whole_nodes=chance(0.5),
+        colocated=list(ColocatedUse)[int(rng.choice(3, p=[0.7, 0.15, 0.15]))],
+        max_gpu_types=int(rng.integers(1, 3)) if chance(0.3) else None,
+        gap=0.0,
+    )
+
+
+def _rich_candidates(rng: np.random.Generator, kinds: int, streams: int) -> tuple[Candidate, ...]:
+    """Both pools or colocated groups for each stream, and some more."""
+    found = []
+    for stream in range(streams):
+        disaggregated = bool(rng.random() < 0.6)
+        phases = [Phase.PREFILL, Phase.DECODE] if disaggregated else [Phase.COLOCATED]
+        phases *= 2 if streams == 1 or not disaggregated else 1
+        phases += [list(Phase)[int(rng.integers(0, 3))]] if streams == 1 or rng.random() < 0.5 else []
+        for phase in phases:
+            drawn = _tiny_candidate(rng, f"c{len(found)}", phase, kinds)
+            most = int(rng.integers(2, 5)) if streams == 1 else int(rng.integers(2, 4))
+            gpus = int(rng.choice([1, 2]))
+            rate = float(rng.uniform(0.8, 2)) * gpus
+            curve_of = curve(rate, float(rng.uniform(0, 0.8)), (1, 2, 3))
+            found.append(replace(drawn, stream=stream, gpus=gpus, max_replicas=most, curve=curve_of))
+    return tuple(found)
+
+
+def _rich_streams(rng: np.random.Generator, count: int, across: bool) -> tuple[Stream, ...]:
+    share = float(rng.uniform(0.2, 0.8))
+    shares = [1.0] if count == 1 else [share, 1 - share]
+    costs = [float(rng.uniform(0, 1)) if across else 0.0 for _ in shares]
+    return tuple(
+        Stream(name=f"s{k}", share=part, egress_cost=cost)
+        for k, (part, cost) in enumerate(zip(shares, costs, strict=True))
+    )
+
+
+def _rich_moves(rng: np.random.Generator, candidates: tuple[Candidate, ...]) -> tuple[Moves, ...]:
+    """One kind per candidate, except that the first two are the same."""
+    groups = [(0, 1), *((i,) for i in range(2, len(candidates)))]
+    return tuple(
+        Moves(name=f"k{k}", candidates=group, current=int(rng.integers(0, 3)), cost=float(rng.uniform(0, 3)))
+        for k, group in enumerate(groups)
     )
 
 

@@ -108,21 +108,32 @@ def test_capacity_is_the_rate_of_the_range_times_n() -> None:
 
 def test_pieces_leave_out_what_carries_nothing_and_shift_by_the_spares() -> None:
     steps = CapacityCurve(starts=(1, 2, 5), per_replica=(0.0, 1.5, 2.0))
-    assert list(steps.pieces(spare=0, limit=9)) == [
-        Piece(first=2, last=4, capacity=3.0, slope=1.5),
-        Piece(first=5, last=9, capacity=10.0, slope=2.0),
+    assert list(steps.pieces(losses=(0,), limit=9)) == [
+        Piece(first=2, last=4, capacity={0: 3.0}, slope={0: 1.5}),
+        Piece(first=5, last=9, capacity={0: 10.0}, slope={0: 2.0}),
     ]
-    assert list(steps.pieces(spare=1, limit=5)) == [Piece(first=3, last=5, capacity=3.0, slope=1.5)]
+    assert list(steps.pieces(losses=(1,), limit=5)) == [
+        Piece(first=3, last=5, capacity={1: 3.0}, slope={1: 1.5})
+    ]
+    assert list(steps.pieces(losses=(0, 2), limit=5)) == [
+        Piece(first=2, last=2, capacity={0: 3.0, 2: 0.0}, slope={0: 1.5, 2: 0.0}),
+        Piece(first=3, last=3, capacity={0: 4.5, 2: 0.0}, slope={0: 1.5, 2: 0.0}),
+        Piece(first=4, last=4, capacity={0: 6.0, 2: 3.0}, slope={0: 1.5, 2: 1.5}),
+        Piece(first=5, last=5, capacity={0: 10.0, 2: 4.5}, slope={0: 2.0, 2: 1.5}),
+    ]
 
 
-def test_pieces_are_the_capacity() -> None:
-    for spare in (0, 1, 3):
-        steps = curve(1.3, 0.7)
-        pieces = list(steps.pieces(spare=spare, limit=60))
-        for n in range(61):
-            found = [p.capacity + p.slope * (n - p.first) for p in pieces if p.first <= n <= p.last]
-            assert sum(found) == pytest.approx(steps.capacity(n - spare))
-            assert len(found) <= 1
+@pytest.mark.parametrize("losses", [(0,), (1,), (3,), (0, 1), (1, 0, 4)])
+def test_pieces_are_the_capacity_whatever_is_lost(losses: tuple[int, ...]) -> None:
+    steps = curve(1.3, 0.7)
+    pieces = list(steps.pieces(losses=losses, limit=60))
+    for n in range(61):
+        found = [p for p in pieces if p.first <= n <= p.last]
+        assert len(found) == (steps.capacity(n - losses[0]) > 0)
+        for p in found:
+            for lost in losses:
+                value = p.capacity[lost] + p.slope[lost] * (n - p.first)
+                assert value == pytest.approx(steps.capacity(n - lost))
 
 
 @pytest.mark.parametrize(

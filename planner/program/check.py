@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from planner.errors import SolverError
-from planner.program.fleet import Fleet, build_fleet, distribute, pool_capacity
+from planner.program.fleet import Fleet, build_fleet, cells, distribute, pool_capacity, through
 from planner.program.problem import Problem, Solution
 from planner.specs import Phase
 
@@ -46,7 +46,9 @@ def broken(problem: Problem, fleet: Fleet) -> tuple[Violation, ...]:
         *_pairs(problem, fleet),
         *_minimum(problem, fleet),
         *_stock(problem, fleet),
+        *_surge(problem, fleet),
         *_budget(problem, fleet),
+        *_power(problem, fleet),
         *_gpu_types(problem, fleet),
     ]
     return tuple(Violation(constraint=name, detail=detail) for name, detail in found)
@@ -99,47 +101,69 @@ def _counts(problem: Problem, fleet: Fleet) -> Iterator[tuple[str, str]]:
 
 
 def _modes(problem: Problem, fleet: Fleet) -> Iterator[tuple[str, str]]:
-    """Either colocated groups or prefill and decode pools, as the problem allows."""
-    pairs = zip(problem.candidates, fleet.replicas, strict=True)
-    modes = {candidate.phase is not Phase.COLOCATED for candidate, n in pairs if n > 0}
-    if len(modes) > 1:
-        yield "mode", "colocated groups beside prefill and decode pools"
-    elif not modes <= set(problem.modes):
-        yield "mode", f"colocated use is {problem.colocated}"
+    """Behind each front door either colocated groups or prefill and decode pools, as the problem allows."""
+    for s, stream in enumerate(problem.streams):
+        pairs = zip(problem.candidates, fleet.replicas, strict=True)
+        modes = {c.phase is not Phase.COLOCATED for c, n in pairs if n > 0 and c.stream == s}
+        name = _of("mode", stream.name)
+        if len(modes) > 1:
+            yield name, "colocated groups beside prefill and decode pools"
+        elif not modes <= set(problem.modes):
+            yield name, f"colocated use is {problem.colocated}"
+
+
+def _of(name: str, *subjects: str) -> str:
+    """A constraint by what it is about."""
+    given = ",".join(filter(None, subjects))
+    return f"{name}[{given}]" if given else name
 
 
 def _demand(problem: Problem, fleet: Fleet) -> Iterator[tuple[str, str]]:
-    """Capacity of each pool >= demand, flows being proportional to capacity."""
+    """Load that each stream's pools let through >= its demand, at every event."""
     if problem.demand is None:
         if fleet.carried <= 0:
             yield "demand", "the plan carries nothing"
         return
-    if fleet.carried >= problem.demand * (1 - RATE_TOLERANCE):
-        return
-    for phase in Phase:
-        capacity = pool_capacity(problem, fleet.usable, phase)
-        if capacity < problem.demand * (1 - RATE_TOLERANCE):
-            yield f"demand[{phase}]", f"{capacity:g} of {problem.demand:g} req/s"
+    for s, stream in enumerate(problem.streams):
+        for event in problem.events:
+            parts = cells(problem, fleet.replicas, s, event)
+            needed = event.share * problem.rate(s)
+            carried = through(problem, parts)
+            if carried >= needed * (1 - RATE_TOLERANCE):
+                continue
+            for phase in Phase if len(parts) == 1 else ():
+                capacity = pool_capacity(parts, phase)
+                if capacity < needed * (1 - RATE_TOLERANCE):
+                    name = _of("demand", stream.name, phase, event.name)
+                    yield name, f"{capacity:g} of {needed:g} req/s"
+            if len(parts) > 1:
+                yield _of("demand", stream.name, event.name), f"{carried:g} of {needed:g} req/s"
 
 
 def _pairs(problem: Problem, fleet: Fleet) -> Iterator[tuple[str, str]]:
-    """Every prefill group in use is legal with every decode group in use."""
+    """Every prefill group in use is legal with every decode group that stands behind the same router."""
     for i, j in sorted(problem.illegal_pairs):
-        if fleet.replicas[i] > 0 and fleet.replicas[j] > 0:
+        if fleet.replicas[i] > 0 and fleet.replicas[j] > 0 and problem.may_meet(i, j):
             names = f"{problem.candidates[i].name},{problem.candidates[j].name}"
             yield f"pair[{names}]", "both are in use"
 
 
 def _minimum(problem: Problem, fleet: Fleet) -> Iterator[tuple[str, str]]:
     """Replicas of each pool in use >= the minimum."""
-    for phase in Phase:
-        count = sum(fleet.replicas[i] for i in problem.indices(phase))
-        if 0 < count < problem.min_replicas_per_pool:
-            yield f"minimum[{phase}]", f"{count} of {problem.min_replicas_per_pool} replicas"
+    for s, stream in enumerate(problem.streams):
+        for phase in Phase:
+            count = sum(fleet.replicas[i] for i in problem.indices(phase, s))
+            if 0 < count < problem.min_replicas_per_pool:
+                name = _of("minimum", stream.name, phase)
+                yield name, f"{count} of {problem.min_replicas_per_pool} replicas"
 
 
 def _stock(problem: Problem, fleet: Fleet) -> Iterator[tuple[str, str]]:
-    """GPUs paid for <= stock; GPUs used by a pool <= its cap."""
+    """GPUs paid for <= stock, of a type and of a zone; GPUs used by a pool <= its cap."""
+    for zone, most in problem.zone_caps.items():
+        paid = sum(n for n, kind in zip(fleet.gpus_paid, problem.gpu_types, strict=True) if kind.zone == zone)
+        if paid > most:
+            yield f"stock[{zone}]", f"{paid} GPUs of {most}"
     for g, kind in enumerate(problem.gpu_types):
         if kind.max_gpus is not None and fleet.gpus_paid[g] > kind.max_gpus:
             yield f"stock[{kind.name}]", f"{fleet.gpus_paid[g]} GPUs of {kind.max_gpus}"
@@ -151,6 +175,23 @@ def _stock(problem: Problem, fleet: Fleet) -> Iterator[tuple[str, str]]:
             )
             if used > cap:
                 yield f"stock[{kind.name},{phase}]", f"{used} GPUs of {cap}"
+
+
+def _surge(problem: Problem, fleet: Fleet) -> Iterator[tuple[str, str]]:
+    """There are GPUs for the replicas that start beside a group while it is upgraded."""
+    for candidate, n in zip(problem.candidates, fleet.replicas, strict=True):
+        stock = problem.stock(candidate.gpu_type)
+        if n > 0 and stock is not None and problem.surge_replicas:
+            needed = fleet.gpus_used[candidate.gpu_type] + problem.surge_replicas * candidate.gpus
+            if needed > stock:
+                yield f"surge[{candidate.name}]", f"{needed} GPUs of {stock}"
+
+
+def _power(problem: Problem, fleet: Fleet) -> Iterator[tuple[str, str]]:
+    """Power of everything paid for <= its cap."""
+    drawn = sum(n * kind.power for n, kind in zip(fleet.gpus_paid, problem.gpu_types, strict=True))
+    if problem.power_cap is not None and drawn > problem.power_cap * (1 + RATE_TOLERANCE):
+        yield "power", f"{drawn:g} of {problem.power_cap:g} W"
 
 
 def _budget(problem: Problem, fleet: Fleet) -> Iterator[tuple[str, str]]:

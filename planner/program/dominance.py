@@ -7,7 +7,11 @@ more of k instead. That is safe because
 
 - the rate of a replica never falls with n, so joining k's group carries at least the sum, spares included;
 - GPUs, nodes, cost, GPU types and pools stay as they are, replicas and groups do not get worse;
-- k is checked to have no illegal partner that i does not have, and no limit of its own.
+- k is checked to have no illegal partner that i does not have, and no limit of its own;
+- where replicas have a price to start, both are of one kind and size.
+
+Where one group at a time may lose several replicas, two groups of few replicas lose fewer than one of many:
+joining is safe if i may lose one at most, because its n are no fewer then.
 
 Dominance across GPU types would be unsafe: stock may bind, and nodes are paid for whole.
 """
@@ -36,11 +40,13 @@ def without_dominated(problem: Problem) -> Problem:
 
 
 def _families(problem: Problem) -> Iterator[list[int]]:
-    """Candidates of one GPU type and phase."""
-    families: dict[tuple[int, str], list[int]] = {}
-    for i, candidate in enumerate(problem.candidates):
-        if candidate.max_replicas > 0:
-            families.setdefault((candidate.gpu_type, candidate.phase), []).append(i)
+    """Candidates of one GPU type, phase and stream; where starting has a price, of one kind and size."""
+    kinds = {i: k for k, kind in enumerate(problem.moves) for i in kind.candidates}
+    families: dict[tuple[int, str, int, int, int], list[int]] = {}
+    for i, c in enumerate(problem.candidates):
+        if c.max_replicas > 0:
+            kind = (kinds.get(i, -1), c.gpus) if problem.moves else (0, 0)
+            families.setdefault((c.gpu_type, c.phase, c.stream, *kind), []).append(i)
     yield from families.values()
 
 
@@ -49,13 +55,14 @@ def _dominates(problem: Problem, illegal: list[set[int]], k: int, i: int) -> boo
     better, worse = problem.candidates[k], problem.candidates[i]
     if worse.gpus % better.gpus or better.max_replicas < replica_limit(problem, k):
         return False
-    if not illegal[k] <= illegal[i]:
+    if not illegal[k] <= illegal[i] or problem.lost(i) > max(problem.spares, 1):
         return False
     factor = worse.gpus // better.gpus
-    enough = float("inf") if problem.demand is None else problem.demand
+    enough = float("inf") if problem.demand is None else problem.rate(worse.stream)
     return all(
-        problem.usable(k, n * factor) >= min(problem.usable(i, n), enough)
+        carried(k, n * factor) >= min(carried(i, n), enough)
         for n in _corners(problem, i, factor, k)
+        for carried in (problem.usable, problem.least)
     )
 
 
@@ -65,20 +72,20 @@ def _corners(problem: Problem, i: int, factor: int, k: int) -> Iterator[int]:
     Both capacities are affine between the breaks of either curve, so it is enough to look at both ends of
     every stretch.
     """
-    limit, spare = problem.candidates[i].max_replicas, problem.spare_replicas
+    limit = problem.candidates[i].max_replicas
     breaks = {1, limit}
-    for start in problem.candidates[i].curve.starts:
-        breaks |= {start + spare - 1, start + spare}
-    for start in problem.candidates[k].curve.starts:
-        reached = -(-(start + spare) // factor)
-        breaks |= {reached - 1, reached}
+    for index, replicas in ((i, 1), (k, factor)):
+        for lost in {problem.spares, problem.lost(index)}:
+            for start in problem.candidates[index].curve.starts:
+                reached = -(-(start + lost) // replicas)
+                breaks |= {reached - 1, reached}
     yield from sorted(n for n in breaks if 1 <= n <= limit)
 
 
 def _illegal_partners(problem: Problem) -> list[set[int]]:
     """Illegal partners of each candidate, among those still in."""
     partners: list[set[int]] = [set() for _ in problem.candidates]
-    for i, j in problem.illegal_pairs:
+    for i, j in problem.pairs_that_meet():
         if problem.candidates[i].max_replicas > 0 and problem.candidates[j].max_replicas > 0:
             partners[i].add(j)
             partners[j].add(i)

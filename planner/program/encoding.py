@@ -1,6 +1,7 @@
 """The problem as rows: one small function per family of constraints.
 
-Sets: candidates i, ranges r of a candidate's capacity curve, GPU types g, pools (phases) p.
+Sets: candidates i, ranges r of a candidate's capacity curve, GPU types g, pools p (stream, zone, phase),
+events e.
 
 Columns
 -------
@@ -10,15 +11,19 @@ extra[i,first..last] : integer
     Replicas above the first of the range, so n_i = sum of first * use + extra.
 nodes[g] : integer
     Nodes paid for; only with whole nodes.
-disaggregated : binary
-    1: prefill and decode pools behind the front door; 0: colocated groups. Never both.
+disaggregated[s] : binary
+    1: prefill and decode pools behind the front door of stream s; 0: colocated groups. Never both.
 rate : continuous
     Load served, as a share of a reference rate; only for throughput.
 mixes[g] : binary
     Type g is in use; only where the number of types is limited.
+flow[e,s,phase,zone..] : continuous
+    Load of a stream's pools by zone, as a share of the stream's demand; only with several zones.
+started[k] : continuous
+    Replicas of kind k beyond those that stand; only where moves have a price.
 
-No flows are needed: the router keeps the groups of a pool equally busy, hence a pool carries what
-its groups carry together. On a range the capacity is affine, hence exact:
+Within a zone no flows are needed: the router keeps the groups of a pool equally busy, hence a pool carries
+what its groups carry together. On a range the capacity is affine, hence exact:
 ``capacity * use + slope * extra``. Capacities enter as shares of the demand, so that a solver's absolute
 tolerance is a relative one.
 """
@@ -29,54 +34,13 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from planner.program.fleet import build_fleet
+from planner.program.fleet import build_fleet, started
+from planner.program.layout import Layout, RangeColumns
 from planner.program.limits import worthwhile
+from planner.program.loads import egress_terms, flow_columns, flow_values, load_rows
 from planner.program.problem import POOLS_OF_MODE, Family, Piece, Problem
 from planner.program.rows import Draft, LinearProgram
 from planner.specs import Objective, Phase
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RangeColumns:
-    """Columns of one range of one candidate; `extra` is None where the range has one n."""
-
-    piece: Piece
-    use: int
-    extra: int | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Layout:
-    """Where the decision stands among the columns.
-
-    ``ranges`` per candidate; ``nodes`` and ``mixes`` per GPU type, empty where not modelled.
-    ``reference`` is what a rate of 1 in the rows stands for. [req/s]
-    """
-
-    ranges: tuple[tuple[RangeColumns, ...], ...]
-    disaggregated: int
-    nodes: tuple[int, ...]
-    mixes: tuple[int, ...]
-    rate: int | None
-    reference: float
-
-    def used(self, candidate: int) -> Iterator[tuple[int, float]]:
-        """Terms of "group exists": 1 or 0."""
-        return ((r.use, 1.0) for r in self.ranges[candidate])
-
-    def count(self, candidate: int, factor: float = 1.0) -> Iterator[tuple[int, float]]:
-        """Terms of ``factor * n``."""
-        for r in self.ranges[candidate]:
-            yield r.use, factor * r.piece.first
-            if r.extra is not None:
-                yield r.extra, factor
-
-    def capacity(self, candidate: int) -> Iterator[tuple[int, float]]:
-        """Terms of the group's usable capacity, as a share of `reference`."""
-        for r in self.ranges[candidate]:
-            yield r.use, r.piece.capacity / self.reference
-            if r.extra is not None:
-                yield r.extra, r.piece.slope / self.reference
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,7 +54,7 @@ class Encoding:
     @property
     def unit(self) -> float:
         """What 1 of the program's objective stands for. [USD/h, 1, W or req/s]"""
-        return 1.0 if self.layout.rate is None else self.layout.reference
+        return 1.0 if self.layout.rate is None else self.layout.references[0]
 
     def replicas(self, values: Sequence[float]) -> tuple[int, ...]:
         """Replica counts of a solver's `values`, rounded."""
@@ -112,15 +76,21 @@ class Encoding:
                     values[r.use] = 1.0
                     if r.extra is not None:
                         values[r.extra] = float(n - r.piece.first)
-        pairs = zip(self.problem.candidates, replicas, strict=True)
-        phases = {c.phase for c, n in pairs if n}
-        values[layout.disaggregated] = float(Phase.COLOCATED not in phases)
+        pairs = list(zip(self.problem.candidates, replicas, strict=True))
+        for stream, column in enumerate(layout.disaggregated):
+            phases = {c.phase for c, n in pairs if n and c.stream == stream}
+            values[column] = float(Phase.COLOCATED not in phases)
         for column, nodes in zip(layout.nodes, fleet.nodes, strict=False):
             values[column] = float(nodes)
         for column, used in zip(layout.mixes, fleet.gpus_used, strict=False):
             values[column] = float(used > 0)
+        for column, count in zip(layout.started, started(self.problem, replicas), strict=True):
+            values[column] = float(count)
         if layout.rate is not None:
-            values[layout.rate] = fleet.carried / layout.reference
+            total = sum(stream.share for stream in self.problem.streams)
+            values[layout.rate] = fleet.carried / total / layout.references[0]
+        for column, flow in flow_values(self.problem, layout, replicas, fleet.carried).items():
+            values[column] = flow
         return values
 
 
@@ -135,14 +105,18 @@ def encode(problem: Problem, worth: float = math.inf) -> Encoding:
     for family in (
         _one_range,
         _range_widths,
-        _demand,
+        load_rows,
         _minimum,
         _pairs,
         _nodes,
         _stock,
         _phase_stock,
+        _zone_caps,
+        _surge,
         _budget,
+        _power_cap,
         _gpu_types,
+        _moves,
     ):
         family(draft, problem, layout)
     _objective(draft, problem, layout)
@@ -155,23 +129,27 @@ def node_limit(problem: Problem, gpu_type: int) -> int:
     return -(-most // problem.gpu_types[gpu_type].node_size)
 
 
-def reference_rate(problem: Problem) -> float:
-    """What the rows call 1: the demand, or for throughput the most that a single group carries. [req/s]"""
+def reference_rates(problem: Problem) -> tuple[float, ...]:
+    """Per stream, what rows call 1: its demand, or for throughput the most that a group carries. [req/s]"""
     if problem.demand is not None:
-        return problem.demand
-    largest = (problem.usable(i, c.max_replicas) for i, c in enumerate(problem.candidates))
-    return max(largest, default=0.0) or 1.0
+        return tuple(problem.rate(s) for s in range(len(problem.streams)))
+    largest = max((problem.usable(i, c.max_replicas) for i, c in enumerate(problem.candidates)), default=0.0)
+    return (largest or 1.0,) * len(problem.streams)
 
 
 def _columns(draft: Draft, problem: Problem, worth: float) -> Layout:
     keep = worthwhile(problem, worth)
     ranges = tuple(tuple(_range_columns(draft, problem, i, keep)) for i in range(len(problem.candidates)))
     modes = problem.modes
-    disaggregated = draft.column("disaggregated", float(modes == (True,)), float(True in modes))
+    disaggregated = tuple(
+        draft.column(_of_stream("disaggregated", s.name), float(modes == (True,)), float(True in modes))
+        for s in problem.streams
+    )
     kinds = range(len(problem.gpu_types))
     throughput = problem.objective is Objective.THROUGHPUT
     return Layout(
         ranges=ranges,
+        streams=tuple(c.stream for c in problem.candidates),
         disaggregated=disaggregated,
         nodes=tuple(
             draft.column(f"nodes[{problem.gpu_types[g].name}]", 0, node_limit(problem, g))
@@ -183,16 +161,29 @@ def _columns(draft: Draft, problem: Problem, worth: float) -> Layout:
             for g in kinds
             if problem.max_gpu_types is not None
         ),
-        rate=draft.column("rate", 0, len(problem.candidates), integer=False) if throughput else None,
-        reference=reference_rate(problem),
+        rate=draft.column("rate", 0, _most_rate(problem), integer=False) if throughput else None,
+        references=reference_rates(problem),
+        flows=flow_columns(draft, problem),
+        started=tuple(
+            draft.column(f"started[{kind.name}]", 0, math.inf, integer=False) for kind in problem.moves
+        ),
     )
+
+
+def _of_stream(name: str, stream: str) -> str:
+    return f"{name}[{stream}]" if stream else name
+
+
+def _most_rate(problem: Problem) -> float:
+    """More than any plan carries, in reference rates of the stream with the least share."""
+    return len(problem.candidates) / min(stream.share for stream in problem.streams)
 
 
 def _range_columns(
     draft: Draft, problem: Problem, index: int, keep: Callable[[int, Piece], bool]
 ) -> Iterator[RangeColumns]:
     candidate = problem.candidates[index]
-    for piece in candidate.curve.pieces(spare=problem.spare_replicas, limit=candidate.max_replicas):
+    for piece in candidate.curve.pieces(losses=problem.losses(index), limit=candidate.max_replicas):
         if not keep(index, piece):
             continue
         label = f"{candidate.name},{piece.first}"
@@ -215,7 +206,7 @@ def _one_range(draft: Draft, problem: Problem, layout: Layout) -> None:
         sign = 1.0 if candidate.phase is Phase.COLOCATED else -1.0
         draft.row(
             f"one_range[{candidate.name}]",
-            [*layout.used(i), (layout.disaggregated, sign)],
+            [*layout.used(i), (layout.disaggregated[candidate.stream], sign)],
             upper=max(sign, 0.0),
         )
 
@@ -233,53 +224,30 @@ def _range_widths(draft: Draft, problem: Problem, layout: Layout) -> None:
                 )
 
 
-def _pool_terms(problem: Problem, layout: Layout, phase: Phase) -> Iterator[tuple[int, float]]:
-    for i in problem.indices(phase):
-        yield from layout.capacity(i)
-
-
-def _demand(draft: Draft, problem: Problem, layout: Layout) -> None:
-    """Capacity of each pool of the mode in use >= demand (for throughput: >= rate)."""
-    for mode in problem.modes:
-        for phase in POOLS_OF_MODE[mode]:
-            terms = list(_pool_terms(problem, layout, phase))
-            if layout.rate is None:
-                sign = -1.0 if mode else 1.0
-                draft.row(f"demand[{phase}]", [*terms, (layout.disaggregated, sign)], lower=max(sign, 0.0))
-            else:
-                # The other mode's pools are empty, so its capacity makes this row slack and no more.
-                for other in problem.modes:
-                    if other is not mode:
-                        terms += _pool_terms(problem, layout, POOLS_OF_MODE[other][0])
-                draft.row(f"demand[{phase}]", [*terms, (layout.rate, -1.0)], lower=0)
-
-
 def _minimum(draft: Draft, problem: Problem, layout: Layout) -> None:
     """Replicas of each pool of the mode in use >= the minimum."""
     least = float(problem.min_replicas_per_pool)
     if least <= 1:
         return  # a pool that carries load has a replica
-    for mode in problem.modes:
-        for phase in POOLS_OF_MODE[mode]:
-            terms = [term for i in problem.indices(phase) for term in layout.count(i)]
-            sign = -1.0 if mode else 1.0
-            draft.row(
-                f"minimum[{phase}]",
-                [*terms, (layout.disaggregated, sign * least)],
-                lower=max(sign, 0.0) * least,
-            )
+    for s, stream in enumerate(problem.streams):
+        for mode in problem.modes:
+            for phase in POOLS_OF_MODE[mode]:
+                terms = [term for i in problem.indices(phase, s) for term in layout.count(i)]
+                sign = -1.0 if mode else 1.0
+                draft.row(
+                    f"minimum[{','.join(filter(None, [stream.name, phase]))}]",
+                    [*terms, (layout.disaggregated[s], sign * least)],
+                    lower=max(sign, 0.0) * least,
+                )
 
 
 def _pairs(draft: Draft, problem: Problem, layout: Layout) -> None:
     """A prefill and a decode group that must not meet: not both exist."""
-    for i, j in sorted(problem.illegal_pairs):
+    for i, j in sorted(problem.pairs_that_meet()):
         if layout.ranges[i] and layout.ranges[j]:
             names = f"{problem.candidates[i].name},{problem.candidates[j].name}"
-            draft.row(
-                f"pair[{names}]",
-                [*layout.used(i), *layout.used(j), (layout.disaggregated, -1.0)],
-                upper=0,
-            )
+            switch = layout.disaggregated[problem.candidates[i].stream]
+            draft.row(f"pair[{names}]", [*layout.used(i), *layout.used(j), (switch, -1.0)], upper=0)
 
 
 def gpus_used(
@@ -327,6 +295,27 @@ def _phase_stock(draft: Draft, problem: Problem, layout: Layout) -> None:
             draft.requirement(name, terms, cap, Family.POOL_CAPS, subject)
 
 
+def _zone_caps(draft: Draft, problem: Problem, layout: Layout) -> None:
+    """GPUs paid for in a zone <= its cap."""
+    for zone, cap in sorted(problem.zone_caps.items()):
+        kinds = [g for g, kind in enumerate(problem.gpu_types) if kind.zone == zone]
+        terms = [term for g in kinds for term in gpus_paid(problem, layout, g)]
+        draft.requirement(f"stock[{zone}]", terms, cap, Family.ZONES, zone)
+
+
+def _surge(draft: Draft, problem: Problem, layout: Layout) -> None:
+    """GPUs used, and those of the replicas that start beside a group while it is upgraded, <= stock."""
+    if not problem.surge_replicas:
+        return
+    for i, candidate in enumerate(problem.candidates):
+        stock = problem.stock(candidate.gpu_type)
+        if layout.ranges[i] and stock is not None:
+            more = problem.surge_replicas * candidate.gpus
+            used = gpus_used(problem, layout, candidate.gpu_type)
+            terms = [*used, *((column, more) for column, _ in layout.used(i))]
+            draft.requirement(f"surge[{candidate.name}]", terms, stock, Family.SURGE, candidate.name)
+
+
 def _types_in_use(problem: Problem, layout: Layout) -> list[int]:
     """GPU types with a candidate left; others may have no price."""
     pairs = zip(problem.candidates, layout.ranges, strict=True)
@@ -334,7 +323,8 @@ def _types_in_use(problem: Problem, layout: Layout) -> list[int]:
 
 
 def cost_terms(problem: Problem, layout: Layout) -> Iterator[tuple[int, float]]:
-    """Terms of the cost of everything paid for. [USD/h]"""
+    """Terms of the cost of everything paid for, and of traffic between zones. [USD/h]"""
+    yield from egress_terms(problem, layout)
     for g in _types_in_use(problem, layout):
         for column, gpus in gpus_paid(problem, layout, g):
             yield column, gpus * problem.price(g)
@@ -344,6 +334,25 @@ def _budget(draft: Draft, problem: Problem, layout: Layout) -> None:
     """Cost of everything paid for <= budget."""
     if problem.budget is not None:
         draft.requirement("budget", cost_terms(problem, layout), problem.budget, Family.BUDGET)
+
+
+def _power_cap(draft: Draft, problem: Problem, layout: Layout) -> None:
+    """Power of everything paid for <= its cap."""
+    if problem.power_cap is not None:
+        terms = [
+            (column, gpus * problem.gpu_types[g].power)
+            for g in _types_in_use(problem, layout)
+            for column, gpus in gpus_paid(problem, layout, g)
+        ]
+        draft.requirement("power", terms, problem.power_cap, Family.POWER)
+
+
+def _moves(draft: Draft, problem: Problem, layout: Layout) -> None:
+    """Replicas of a kind that are started >= replicas - those that stand."""
+    for kind, column in zip(problem.moves, layout.started, strict=True):
+        terms = [(c, -n) for i in kind.candidates for c, n in layout.count(i)]
+        if terms:
+            draft.row(f"started[{kind.name}]", [(column, 1.0), *terms], lower=-float(kind.current))
 
 
 def _gpu_types(draft: Draft, problem: Problem, layout: Layout) -> None:
@@ -362,6 +371,9 @@ def objective_terms(problem: Problem, layout: Layout) -> Iterator[tuple[int, flo
     if layout.rate is not None:
         yield layout.rate, -1.0
         return
+    if problem.objective is Objective.COST:
+        yield from egress_terms(problem, layout)
+        yield from zip(layout.started, (kind.cost for kind in problem.moves), strict=True)
     for g in _types_in_use(problem, layout):
         for column, gpus in gpus_paid(problem, layout, g):
             yield column, gpus * problem.weight(g)

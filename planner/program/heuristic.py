@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 
 from planner.program.check import broken
 from planner.program.fleet import Fleet, build_fleet
-from planner.program.limits import replicas_for
+from planner.program.limits import replicas_for, with_limits
 from planner.program.problem import POOLS_OF_MODE, Problem
 from planner.specs import Phase
 
@@ -23,14 +24,27 @@ def simple_plan(problem: Problem) -> Fleet | None:
     """
     if problem.demand is None:
         return None
+    replicas = [0] * len(problem.candidates)
+    for stream in range(len(problem.streams)):
+        alone = _simple_stream(problem, stream)
+        if alone is None:
+            return None
+        replicas = [n + m for n, m in zip(replicas, alone.replicas, strict=True)]
+    fleet = build_fleet(problem, replicas)
+    return None if broken(problem, fleet) else fleet
+
+
+def _simple_stream(problem: Problem, stream: int) -> Fleet | None:
+    """The best plan of one stream by itself."""
+    part = only_stream(problem, stream)
     best: Fleet | None = None
     for mode in problem.modes:
-        pools = [_sized(problem, phase, problem.demand) for phase in POOLS_OF_MODE[mode]]
+        pools = [_sized(part, phase) for phase in POOLS_OF_MODE[mode]]
         combinations = sorted((sum(size[0] for size in sizes), sizes) for sizes in product(*pools))
         for weight, sizes in combinations[:TRIED]:
             if best is not None and weight > best.value:
                 break
-            best = _better(problem, best, _single_groups(problem, sizes))
+            best = _better(part, best, _single_groups(part, sizes))
     return best
 
 
@@ -50,7 +64,7 @@ def tidy(problem: Problem, fleet: Fleet) -> Fleet:
 def roomiest(problem: Problem, fleet: Fleet) -> Fleet:
     """`fleet` with each group swapped for the one on the same GPUs that carries the most.
 
-    Such swaps change no objective but throughput: what they add is room before the SLOs are missed.
+    What such swaps add is room before the SLOs are missed.
     """
     for i, n in enumerate(fleet.replicas):
         if n == 0:
@@ -60,28 +74,46 @@ def roomiest(problem: Problem, fleet: Fleet) -> Fleet:
             if problem.usable(k, n) <= problem.usable(i, n):
                 break
             moved = build_fleet(problem, _changed(fleet, {i: 0, k: n}))
-            if not broken(problem, moved):
+            no_worse = _rank(problem, moved)[0] <= _rank(problem, fleet)[0]  # where starting has a price
+            if no_worse and not broken(problem, moved):
                 fleet = moved
                 break
     return fleet
+
+
+def only_stream(problem: Problem, stream: int) -> Problem:
+    """`problem` of one stream, all indices of candidates kept."""
+    if len(problem.streams) == 1:
+        return problem
+    limits = [c.max_replicas if c.stream == stream else 0 for c in problem.candidates]
+    kept = with_limits(problem, limits)
+    candidates = tuple(replace(c, stream=0) for c in kept.candidates)
+    (one,) = problem.streams[stream : stream + 1]
+    demand = None if problem.demand is None else problem.rate(stream)
+    return replace(kept, candidates=candidates, streams=(replace(one, share=1.0),), demand=demand)
 
 
 def _alike(problem: Problem, fleet: Fleet, i: int) -> Iterator[int]:
     """Unused candidates with the phase, GPU type and GPUs per replica of candidate i."""
     mine = problem.candidates[i]
     for k, other in enumerate(problem.candidates):
-        same = (other.phase, other.gpu_type, other.gpus) == (mine.phase, mine.gpu_type, mine.gpus)
+        same = (other.phase, other.gpu_type, other.gpus, other.stream) == (
+            mine.phase,
+            mine.gpu_type,
+            mine.gpus,
+            mine.stream,
+        )
         if same and fleet.replicas[k] == 0 and other.max_replicas >= fleet.replicas[i]:
             yield k
 
 
-def _sized(problem: Problem, phase: Phase, rate: float) -> list[tuple[float, int, int]]:
-    """Objective weight of the GPUs used, candidate, replicas: each candidate that carries `rate` alone."""
+def _sized(problem: Problem, phase: Phase) -> list[tuple[float, int, int]]:
+    """Objective weight of the GPUs used, candidate, replicas: each candidate that carries all load alone."""
     sizes = []
     for i in problem.indices(phase):
         candidate = problem.candidates[i]
         if candidate.max_replicas > 0:
-            n = max(replicas_for(problem, i, rate), problem.min_replicas_per_pool)
+            n = max(replicas_for(problem, i, problem.rate(0)), problem.min_replicas_per_pool)
             if n <= candidate.max_replicas:
                 sizes.append((n * candidate.gpus * problem.weight(candidate.gpu_type), i, int(n)))
     return sizes
@@ -124,7 +156,7 @@ def _moves(problem: Problem, fleet: Fleet) -> Iterator[list[int]]:
     for i in groups:
         yield _changed(fleet, {i: 0})
     for i, k in product(groups, groups):
-        if i != k and problem.candidates[i].phase is problem.candidates[k].phase:
+        if i != k and _pool_of(problem, i) == _pool_of(problem, k):
             yield from _merged(problem, fleet, i, k)
     for i in sorted(groups, key=lambda i: -problem.candidates[i].gpus):
         n = fleet.replicas[i]
@@ -134,8 +166,8 @@ def _moves(problem: Problem, fleet: Fleet) -> Iterator[list[int]]:
 def _alone(problem: Problem, fleet: Fleet, k: int) -> Iterator[list[int]]:
     """Move the load of a whole pool to its group k."""
     candidate = problem.candidates[k]
-    rest = [i for i in problem.indices(candidate.phase) if fleet.replicas[i] > 0 and i != k]
-    served = problem.demand if problem.demand is not None else fleet.carried
+    rest = [i for i in problem.indices(candidate.phase, candidate.stream) if fleet.replicas[i] > 0 and i != k]
+    served = _served(problem, fleet, candidate.stream)
     n = max(replicas_for(problem, k, served), problem.min_replicas_per_pool)
     if rest and n <= candidate.max_replicas:
         yield _changed(fleet, {**dict.fromkeys(rest, 0), k: int(n)})
@@ -144,11 +176,24 @@ def _alone(problem: Problem, fleet: Fleet, k: int) -> Iterator[list[int]]:
 def _merged(problem: Problem, fleet: Fleet, i: int, k: int) -> Iterator[list[int]]:
     """Move group i's load to group k."""
     rate = fleet.usable[i] + fleet.usable[k]
-    pool = sum(fleet.usable[j] for j in problem.indices(problem.candidates[i].phase))
-    served = problem.demand if problem.demand is not None else fleet.carried
+    phase, stream = _pool_of(problem, i)
+    pool = sum(fleet.usable[j] for j in problem.indices(phase, stream))
+    served = _served(problem, fleet, stream)
     n = replicas_for(problem, k, max(rate - (pool - served), 0.0))
     if n <= problem.candidates[k].max_replicas:
         yield _changed(fleet, {i: 0, k: int(max(n, 1))})
+
+
+def _pool_of(problem: Problem, index: int) -> tuple[Phase, int]:
+    candidate = problem.candidates[index]
+    return candidate.phase, candidate.stream
+
+
+def _served(problem: Problem, fleet: Fleet, stream: int) -> float:
+    """Load of one stream. [req/s]"""
+    if problem.demand is not None:
+        return problem.rate(stream)
+    return fleet.carried * problem.streams[stream].share / sum(s.share for s in problem.streams)
 
 
 def _steps(n: int) -> Iterator[int]:

@@ -33,16 +33,22 @@ MANY = 10**6
 _FILTER_ORDER = (  # those that explain best are tried last, because the last ones stay
     Family.REPLICAS,
     Family.WHOLE_NODES,
+    Family.SURGE,
     Family.SPARE,
+    Family.SURVIVAL,
+    Family.SPOT,
     Family.MINIMUM,
     Family.COLOCATED,
     Family.PAIRS,
     Family.GPU_TYPES,
     Family.POOL_CAPS,
+    Family.POWER,
+    Family.ZONES,
     Family.BUDGET,
     Family.STOCK,
 )
-_ELASTIC = (Family.STOCK, Family.BUDGET, Family.POOL_CAPS)
+_ELASTIC = (Family.STOCK, Family.BUDGET, Family.POOL_CAPS, Family.ZONES, Family.POWER)
+_CONTINUOUS = (Family.BUDGET, Family.POWER)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,6 +129,16 @@ def relax(problem: Problem, family: Family) -> Problem:
             return replace(problem, max_gpu_types=None)
         case Family.COLOCATED:
             return replace(problem, colocated=ColocatedUse.ALLOWED)
+        case Family.SURVIVAL:
+            return replace(problem, survive_node=False, survive_zone=False)
+        case Family.SPOT:
+            return replace(problem, on_demand_floor=0.0)
+        case Family.SURGE:
+            return replace(problem, surge_replicas=0)
+        case Family.ZONES:
+            return replace(problem, zone_caps={})
+        case Family.POWER:
+            return replace(problem, power_cap=None)
         case Family.REPLICAS:
             return with_limits(problem, [MANY if c.max_replicas else 0 for c in problem.candidates])
 
@@ -145,16 +161,18 @@ def _feasibility(problem: Problem) -> Problem:
             (problem.usable(i, c.max_replicas) for i, c in enumerate(problem.candidates)), default=0
         )
         demand = 1e-3 * largest or 1.0
-    return replace(problem, objective=Objective.GPUS, demand=demand, gap=0.5)
+    return replace(problem, objective=Objective.GPUS, demand=demand, gap=0.5, moves=())
 
 
 def _missing_pools(problem: Problem) -> str:
     """Pools without a candidate, if that leaves no front door; else empty."""
-    present = {c.phase for c in problem.candidates if c.max_replicas > 0}
-    missing = [[p for p in POOLS_OF_MODE[mode] if p not in present] for mode in problem.modes]
-    if not all(missing):
-        return ""
-    return ", nor ".join(" and ".join(phases) for phases in missing)
+    for s, stream in enumerate(problem.streams):
+        present = {c.phase for c in problem.candidates if c.max_replicas > 0 and c.stream == s}
+        missing = [[p for p in POOLS_OF_MODE[mode] if p not in present] for mode in problem.modes]
+        if all(missing):
+            of = f" of {stream.name}" if stream.name else ""
+            return ", nor ".join(" and ".join(phases) for phases in missing) + of
+    return ""
 
 
 def _searched(problem: Problem, solver: str) -> Outcome:
@@ -221,7 +239,10 @@ def _shortfall(problem: Problem, family: Family, solver: str) -> str:
     total = sum(missing.values())
     if family is Family.BUDGET:
         return f"{math.ceil(total * 100 - 1e-6) / 100:.2f} USD/h of budget{about}"
-    what = f"GPU{'s' if round(total) > 1 else ''}" + (" of pool caps" if family is Family.POOL_CAPS else "")
+    if family is Family.POWER:
+        return f"{math.ceil(total - 1e-6):,} W of power{about}"
+    caps = {Family.POOL_CAPS: " of pool caps", Family.ZONES: " of zone caps"}
+    what = f"GPU{'s' if round(total) > 1 else ''}" + caps.get(family, "")
     each = ", ".join(f"{round(amount)} {subject}" for subject, amount in missing.items())
     return f"{round(total)} {what} ({each}){about}"
 
@@ -237,7 +258,7 @@ def with_slack(lp: LinearProgram, family: Family) -> tuple[LinearProgram, dict[s
     for row in lp.rows:
         if row.family is family:
             slacks[row.subject] = len(columns)
-            whole = family is not Family.BUDGET
+            whole = family not in _CONTINUOUS
             columns.append(
                 Column(name=f"slack[{row.name}]", lower=0, upper=MANY, integer=whole, objective=1.0)
             )
@@ -251,6 +272,8 @@ def _largest_rate(problem: Problem, solver: str) -> float:
     assert problem.demand is not None
     limits = [c.max_replicas for c in tighten(problem).candidates]
     capped = with_limits(problem, limits)
+    if problem.across_zones:  # what leaves a zone is priced by the request
+        return 0.0
     outcome = _searched(replace(capped, objective=Objective.THROUGHPUT, demand=None, gap=1e-3), solver)
     return 0.0 if outcome.fleet is None else min(outcome.fleet.carried, problem.demand)
 

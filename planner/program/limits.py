@@ -50,28 +50,32 @@ def replica_limit(problem: Problem, index: int) -> float:
     limit = gpus if math.isinf(gpus) else int(gpus) // candidate.gpus
     if problem.demand is None:
         return limit
-    return min(limit, max(replicas_for(problem, index, problem.demand), problem.min_replicas_per_pool))
+    rate = problem.rate(candidate.stream)
+    return min(limit, max(replicas_for(problem, index, rate), problem.min_replicas_per_pool))
 
 
 def replicas_for(problem: Problem, index: int, rate: float) -> float:
-    """Fewest replicas that carry `rate` alone, spares included; infinite if no number does."""
+    """Fewest replicas that carry `rate` alone, whatever they may lose; infinite if no number does."""
     curve = problem.candidates[index].curve
     if curve.per_replica[-1] <= 0:
         return math.inf
     enough = rate * (1 - ROUNDING)
-    most = max(curve.starts[-1], math.ceil(rate / curve.per_replica[-1])) + problem.spare_replicas
-    return bisect_left(range(most), enough, key=lambda n: problem.usable(index, n))
+    lost = max(problem.spares, problem.lost(index))
+    most = max(curve.starts[-1], math.ceil(rate / curve.per_replica[-1])) + lost
+    return bisect_left(range(most), enough, key=lambda n: problem.least(index, n))
 
 
 def _gpus_in_stock(problem: Problem, index: int) -> float:
     """GPUs that one group may use by stock; infinite where there is none."""
     candidate = problem.candidates[index]
     kind = problem.gpu_types[candidate.gpu_type]
-    stock = math.inf
-    if kind.max_gpus is not None:
-        block = problem.gpu_block(candidate.gpu_type)
-        stock = kind.max_gpus // block * block
-    return min(stock, kind.max_gpus_by_phase.get(candidate.phase, math.inf))
+    stock = problem.stock(candidate.gpu_type)
+    caps = [
+        math.inf if stock is None else stock - problem.surge_replicas * candidate.gpus,
+        kind.max_gpus_by_phase.get(candidate.phase, math.inf),
+        problem.zone_caps.get(kind.zone, math.inf),
+    ]
+    return max(min(caps), 0)
 
 
 def _gpus_in_budget(problem: Problem, gpu_type: int) -> float:
@@ -88,17 +92,22 @@ def _with_partners(problem: Problem, limits: list[int]) -> list[int]:
     alive = {i for i, n in enumerate(limits) if n > 0}
     prefill, decode = (set(problem.indices(p)) for p in POOLS_OF_MODE[True])
     while True:
-        lonely = {i for i in alive & prefill if all((i, j) in problem.illegal_pairs for j in alive & decode)}
-        lonely |= {j for j in alive & decode if all((i, j) in problem.illegal_pairs for i in alive & prefill)}
+        lonely = {i for i in alive & prefill if not any(_legal(problem, i, j) for j in alive & decode)}
+        lonely |= {j for j in alive & decode if not any(_legal(problem, i, j) for i in alive & prefill)}
         if not lonely:
             return [n if i in alive else 0 for i, n in enumerate(limits)]
         alive -= lonely
 
 
+def _legal(problem: Problem, i: int, j: int) -> bool:
+    """Whether a prefill and a decode candidate may serve together."""
+    return (i, j) not in problem.illegal_pairs and problem.may_meet(i, j)
+
+
 def legal_islands(problem: Problem) -> list[set[int]]:
     """Connected parts of the graph of legal prefill and decode pairs, among candidates still in.
 
-    Colocated candidates are one part: any may stand beside any other.
+    Colocated candidates are one part: any may stand beside any other. Asked only of one stream in one zone.
     """
     alive = [i for i, c in enumerate(problem.candidates) if c.max_replicas > 0]
     prefill = {i for i in alive if problem.candidates[i].phase is Phase.PREFILL}
@@ -126,16 +135,24 @@ def loss_bound(problem: Problem) -> float:
     at the best rate that a replica reaches within its limit. For throughput the weaker pool with all
     candidates at their limits bounds the rate.
     """
-    return min(_mode_bound(problem, mode) for mode in problem.modes)
+    bounds = [_stream_bound(problem, s) for s in range(len(problem.streams))]
+    if problem.objective is not Objective.THROUGHPUT:
+        return sum(bounds)
+    total = sum(stream.share for stream in problem.streams)
+    return max(bound / stream.share for bound, stream in zip(bounds, problem.streams, strict=True)) * total
 
 
-def _mode_bound(problem: Problem, mode: bool) -> float:
-    pools = [_pool_bound(problem, phase) for phase in POOLS_OF_MODE[mode]]
+def _stream_bound(problem: Problem, stream: int) -> float:
+    return min(_mode_bound(problem, stream, mode) for mode in problem.modes)
+
+
+def _mode_bound(problem: Problem, stream: int, mode: bool) -> float:
+    pools = [_pool_bound(problem, stream, phase) for phase in POOLS_OF_MODE[mode]]
     return -min(pools) if problem.objective is Objective.THROUGHPUT else sum(pools)
 
 
-def _pool_bound(problem: Problem, phase: Phase) -> float:
-    alive = [i for i in problem.indices(phase) if problem.candidates[i].max_replicas > 0]
+def _pool_bound(problem: Problem, stream: int, phase: Phase) -> float:
+    alive = [i for i in problem.indices(phase, stream) if problem.candidates[i].max_replicas > 0]
     usable = {i: problem.usable(i, problem.candidates[i].max_replicas) for i in alive}
     if problem.demand is None:
         return sum(usable.values())
@@ -144,25 +161,28 @@ def _pool_bound(problem: Problem, phase: Phase) -> float:
         for i, c in ((i, problem.candidates[i]) for i in alive)
         if usable[i] > 0
     )
-    return problem.demand * (1 - RATE_TOLERANCE) * min(per_rate, default=math.inf)
+    return problem.rate(stream) * (1 - RATE_TOLERANCE) * min(per_rate, default=math.inf)
 
 
 def worthwhile(problem: Problem, worth: float) -> Callable[[int, Piece], bool]:
     """Tells whether a plan with a loss up to `worth` can have a group in a range of replicas.
 
-    The group costs its own GPUs; the rest of its pool's demand and the other pool cost at least their
-    share of the pool bounds. Both are affine over a range, so that its ends decide.
+    The group costs its own GPUs; the rest of its pool's demand, the other pool and the other streams cost at
+    least their share of the bounds. All are affine over a range, so that its ends decide.
     """
-    if math.isinf(worth) or problem.demand is None or len(problem.modes) > 1:
+    if math.isinf(worth) or problem.demand is None:
         return lambda index, piece: True
-    demand = problem.demand
-    bounds = {phase: _pool_bound(problem, phase) for phase in POOLS_OF_MODE[problem.modes[0]]}
-    total = sum(bounds.values())
+    streams = range(len(problem.streams))
+    pools = {(s, phase): _pool_bound(problem, s, phase) for s in streams for phase in Phase}
+    least = [_stream_bound(problem, s) for s in streams]
 
     def least_loss(index: int, n: int) -> float:
         candidate = problem.candidates[index]
+        s, phase = candidate.stream, candidate.phase
         own = problem.weight(candidate.gpu_type) * candidate.gpus * n
-        share = min(problem.usable(index, n) / demand, 1.0)
-        return (own + total - share * bounds[candidate.phase]) * (1 - 2 * RATE_TOLERANCE)
+        share = min(problem.usable(index, n) / problem.rate(s), 1.0)
+        with_it = sum(pools[s, p] for p in POOLS_OF_MODE[phase is not Phase.COLOCATED])
+        others = sum(least) - least[s]
+        return (own + others + with_it - share * pools[s, phase]) * (1 - 2 * RATE_TOLERANCE)
 
     return lambda index, piece: min(least_loss(index, piece.first), least_loss(index, piece.last)) <= worth

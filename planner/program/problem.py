@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import pairwise
 
 from planner.errors import SpecError
 from planner.plan import PlanStatus
-from planner.specs import ColocatedUse, Objective, Phase
+from planner.specs import ColocatedUse, Objective, Phase, SpareScope
 
 POOLS_OF_MODE = {True: (Phase.PREFILL, Phase.DECODE), False: (Phase.COLOCATED,)}
 """Pools behind the front door of a disaggregated (True) and of a colocated (False) plan."""
@@ -30,23 +31,32 @@ class Family(StrEnum):
     PAIRS = "legal prefill and decode pairs"
     MINIMUM = "minimum replicas per pool"
     SPARE = "spare replicas"
+    SURVIVAL = "surviving the loss of a node or zone"
+    SPOT = "share of the demand to be carried without spot"
+    SURGE = "room for replicas that are upgraded"
     WHOLE_NODES = "whole nodes"
     GPU_TYPES = "number of GPU types"
     COLOCATED = "colocated use"
     REPLICAS = "most replicas of a group"
+    ZONES = "GPU caps per zone"
+    POWER = "power cap"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Piece:
-    """A stretch of a usable capacity: ``capacity + slope * (n - first)`` for ``first <= n <= last``.
+    """A stretch of replica counts, ``first <= n <= last``, on which capacity is affine.
 
-    `capacity` and `slope` [req/s].
+    Attributes
+    ----------
+    capacity, slope : mapping of int
+        By the number of replicas lost: what `first` replicas carry without these, and what each further one
+        adds. [req/s]
     """
 
     first: int
     last: int
-    capacity: float
-    slope: float
+    capacity: Mapping[int, float]
+    slope: Mapping[int, float]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,17 +88,26 @@ class CapacityCurve:
 
     def capacity(self, replicas: int) -> float:
         """Load that `replicas` carry; 0 for none or fewer. [req/s]"""
-        if replicas < 1:
-            return 0.0
-        return replicas * self.per_replica[bisect_right(self.starts, replicas) - 1]
+        return replicas * self._rate(replicas)
 
-    def pieces(self, *, spare: int, limit: int) -> Iterator[Piece]:
-        """Affine pieces of ``capacity(n - spare)`` for n up to `limit`, without those that carry nothing."""
-        ends = (*(start - 1 for start in self.starts[1:]), limit)
-        for start, end, rate in zip(self.starts, ends, self.per_replica, strict=True):
-            last = min(end + spare, limit)
-            if rate > 0 and start + spare <= last:
-                yield Piece(first=start + spare, last=last, capacity=start * rate, slope=rate)
+    def pieces(self, *, losses: Sequence[int], limit: int) -> Iterator[Piece]:
+        """Stretches of n up to `limit` on which the capacity without any of `losses` replicas is affine.
+
+        Those on which nothing is carried without the first of `losses` are left out.
+        """
+        breaks = sorted({start + loss for start in self.starts for loss in losses if start + loss <= limit})
+        for first, end in pairwise([*breaks, limit + 1]):
+            if self.capacity(first - losses[0]) > 0:
+                yield Piece(
+                    first=first,
+                    last=end - 1,
+                    capacity={loss: self.capacity(first - loss) for loss in losses},
+                    slope={loss: self._rate(first - loss) for loss in losses},
+                )
+
+    def _rate(self, replicas: int) -> float:
+        """Load of one of so many replicas. [req/s]"""
+        return self.per_replica[bisect_right(self.starts, replicas) - 1] if replicas >= 1 else 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,6 +122,8 @@ class Candidate:
         GPUs of one replica.
     max_replicas : int
         Most replicas that a plan may have; 0 takes the candidate out.
+    stream : int
+        Index into :attr:`Problem.streams`: whose requests it serves.
     """
 
     name: str
@@ -111,11 +132,69 @@ class Candidate:
     gpus: int
     curve: CapacityCurve
     max_replicas: int
+    stream: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stream:
+    """Requests behind one front door: those of a model, or its prompts of some lengths.
+
+    Attributes
+    ----------
+    share : float
+        Of the problem's demand; for throughput, of the load that is made large. [1]
+    egress_cost : float
+        Of a load whose KV caches change zones. [USD/h per req/s]
+    """
+
+    name: str = ""
+    share: float = 1.0
+    egress_cost: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Moves:
+    """Replicas of one kind that stand already, whatever candidates describe them.
+
+    Attributes
+    ----------
+    candidates : tuple of int
+        Candidates that are replicas of this kind; each is of one kind at most.
+    current : int
+        Replicas that stand.
+    cost : float
+        Of each replica that has to be started beyond them. [USD/h]
+    """
+
+    name: str
+    candidates: tuple[int, ...]
+    current: int
+    cost: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Event:
+    """Something that the plan has to bear.
+
+    Attributes
+    ----------
+    share : float
+        Of the demand that must then still be carried. [1]
+    lost : frozenset of int
+        GPU types that are gone.
+    spares : bool
+        Whether every group is without its spare replicas as well.
+    """
+
+    name: str
+    share: float
+    lost: frozenset[int]
+    spares: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuType:
-    """GPUs of one kind that may be used.
+    """GPUs of one kind that may be used: a line of the fleet.
 
     Attributes
     ----------
@@ -127,6 +206,10 @@ class GpuType:
         Stock; None is unlimited.
     max_gpus_by_phase : mapping of Phase
         Caps per pool.
+    zone : str
+        Where they stand; pools of different zones are pools of their own.
+    spot : bool
+        Whether they may be taken away at once.
     """
 
     name: str
@@ -135,6 +218,8 @@ class GpuType:
     node_size: int
     max_gpus: int | None = None
     max_gpus_by_phase: Mapping[Phase, int] = field(default_factory=dict)
+    zone: str = ""
+    spot: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,15 +229,37 @@ class Problem:
     Attributes
     ----------
     demand : float or None
-        Load to carry; None where the objective is throughput. [req/s]
+        Load to carry, of all streams together; None where the objective is throughput. [req/s]
+    streams : tuple of Stream
+        Each with candidates, pools and a front door of its own.
     budget : float or None
         Most that everything paid for may cost. [USD/h]
     illegal_pairs : frozenset of (int, int)
-        Prefill and decode candidates that must not stand behind one router.
+        Prefill and decode candidates of a stream that must not stand behind one router.
     min_replicas_per_pool : int
         Of each pool in use.
     spare_replicas : int
-        Replicas that every group may lose and still carry its share.
+        Replicas that may be lost while the rest still carries the demand.
+    spare_scope : SpareScope
+        Whether every group loses them at once, or one group at a time.
+    survive_node : bool
+        Whether any group may lose as many replicas as stand on one node. A node is taken to hold replicas of
+        one group of a pool.
+    survive_zone : bool
+        Whether every zone may be lost.
+    surge_replicas : int
+        Replicas of a group that start beside it while it is upgraded, one group at a time: they must be in
+        stock, and are not paid for.
+    on_demand_floor : float
+        Share of the demand that is carried without spot GPUs. [1]
+    across_zones : bool
+        Whether KV caches may go from zone to zone, at each stream's `egress_cost`.
+    zone_caps : mapping of str
+        Most GPUs paid for in a zone.
+    power_cap : float or None
+        Of everything paid for. [W]
+    moves : tuple of Moves
+        What stands already; only where the objective is cost.
     whole_nodes : bool
         Nodes are paid for whole, and stock is counted in whole nodes.
     max_gpu_types : int or None
@@ -173,6 +280,16 @@ class Problem:
     colocated: ColocatedUse = ColocatedUse.ALLOWED
     max_gpu_types: int | None = None
     gap: float = 0.005
+    streams: tuple[Stream, ...] = (Stream(),)
+    spare_scope: SpareScope = SpareScope.GROUP
+    survive_node: bool = False
+    survive_zone: bool = False
+    surge_replicas: int = 0
+    on_demand_floor: float = 0.0
+    across_zones: bool = False
+    zone_caps: Mapping[str, int] = field(default_factory=dict)
+    power_cap: float | None = None
+    moves: tuple[Moves, ...] = ()
 
     def __post_init__(self) -> None:
         problems = list(_faults(self))
@@ -188,13 +305,77 @@ class Problem:
             ColocatedUse.ONLY: (False,),
         }[self.colocated]
 
+    @property
+    def spares(self) -> int:
+        """Replicas that every group is without at once."""
+        return self.spare_replicas if self.spare_scope is SpareScope.GROUP else 0
+
+    def lost(self, index: int) -> int:
+        """Replicas that a group may lose while all others stand; 0 where that is not asked for."""
+        lost = self.spare_replicas if self.spare_scope is SpareScope.POOL else 0
+        if self.survive_node:
+            candidate = self.candidates[index]
+            lost = max(lost, self.gpu_types[candidate.gpu_type].node_size // candidate.gpus, 1)
+        return lost
+
+    def losses(self, index: int) -> tuple[int, ...]:
+        """Numbers of replicas without which a group's load counts: first the spares of every group."""
+        lost = self.lost(index)
+        one_group = self.survive_node or (self.spare_scope is SpareScope.POOL and self.spare_replicas > 0)
+        full = (0,) if one_group or self.survive_zone or self.on_demand_floor > 0 else ()
+        return tuple(dict.fromkeys([self.spares, *full, *([lost] if lost > self.spares else [])]))
+
     def usable(self, index: int, replicas: int) -> float:
         """Load that a group still carries with its spares down. [req/s]"""
-        return self.candidates[index].curve.capacity(replicas - self.spare_replicas)
+        return self.candidates[index].curve.capacity(replicas - self.spares)
 
-    def indices(self, phase: Phase) -> tuple[int, ...]:
-        """Candidates of one phase."""
-        return tuple(i for i, c in enumerate(self.candidates) if c.phase is phase)
+    def least(self, index: int, replicas: int) -> float:
+        """Load that a group carries at the worst that may happen to it alone. [req/s]"""
+        return self.candidates[index].curve.capacity(replicas - max(self.spares, self.lost(index)))
+
+    @property
+    def zones(self) -> tuple[str, ...]:
+        """Zones in which GPUs may be used."""
+        used = {c.gpu_type for c in self.candidates if c.max_replicas > 0}
+        return tuple(sorted({self.gpu_types[g].zone for g in used})) or ("",)
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """What the plan has to bear: first that nothing but spares is lost."""
+        kinds = range(len(self.gpu_types))
+        found = [Event(name="", share=1.0, lost=frozenset(), spares=True)]
+        if self.survive_zone:
+            for zone in self.zones:
+                gone = frozenset(g for g in kinds if self.gpu_types[g].zone == zone)
+                found.append(Event(name=f"without {zone}", share=1.0, lost=gone, spares=False))
+        if self.on_demand_floor > 0:
+            gone = frozenset(g for g in kinds if self.gpu_types[g].spot)
+            found.append(Event(name="without spot", share=self.on_demand_floor, lost=gone, spares=False))
+        return tuple(found)
+
+    def rate(self, stream: int) -> float:
+        """Demand of one stream; needs a demand. [req/s]"""
+        assert self.demand is not None
+        return self.demand * self.streams[stream].share
+
+    def zone(self, index: int) -> str:
+        """Where a candidate's GPUs stand."""
+        return self.gpu_types[self.candidates[index].gpu_type].zone
+
+    def indices(self, phase: Phase, stream: int | None = None) -> tuple[int, ...]:
+        """Candidates of one phase, of one stream or of all."""
+        return tuple(
+            i for i, c in enumerate(self.candidates) if c.phase is phase and stream in (None, c.stream)
+        )
+
+    def may_meet(self, i: int, j: int) -> bool:
+        """Whether a prefill and a decode candidate would stand behind one router."""
+        same = self.candidates[i].stream == self.candidates[j].stream
+        return same and (self.across_zones or self.zone(i) == self.zone(j))
+
+    def pairs_that_meet(self) -> frozenset[tuple[int, int]]:
+        """Illegal pairs that a plan could bring together."""
+        return frozenset((i, j) for i, j in self.illegal_pairs if self.may_meet(i, j))
 
     def weight(self, gpu_type: int) -> float:
         """What one GPU paid for adds to the objective; 0 for throughput. [USD/h, 1, W]"""
@@ -208,6 +389,12 @@ class Problem:
     def price(self, gpu_type: int) -> float:
         """Of one GPU; only where a price is needed, and then it is known. [USD/h]"""
         return _known(self.gpu_types[gpu_type].price)
+
+    def stock(self, gpu_type: int) -> int | None:
+        """GPUs of one type that can be used: whole nodes of them where nodes are paid whole."""
+        most = self.gpu_types[gpu_type].max_gpus
+        block = self.gpu_block(gpu_type)
+        return None if most is None else most // block * block
 
     def gpu_block(self, gpu_type: int) -> int:
         """GPUs that are paid for together: a node, or one."""
@@ -227,11 +414,11 @@ class Solution:
     gpus_used, gpus_paid, nodes : tuple of int
         Per GPU type; without whole nodes, `nodes` is the fewest that could hold the GPUs used.
     cost : float or None
-        Of the GPUs paid for; None where a price in use is unknown. [USD/h]
+        Of the GPUs paid for and of traffic between zones; None where a price in use is unknown. [USD/h]
     value, bound, gap : float
         Objective reached [USD/h, GPUs, W or req/s], proven bound, their relative difference.
     rate : float
-        Load served: the demand, or the most that the plan carries for throughput. [req/s]
+        Load served, of all streams: the demand, or the most that the plan carries for throughput. [req/s]
     interrupted : bool
         The search was stopped by the user.
     """
@@ -272,8 +459,27 @@ def _faults(problem: Problem) -> Iterator[str]:
         yield f"gap must lie in [0, 1), got {problem.gap!r}"
     if problem.min_replicas_per_pool < 1 or problem.spare_replicas < 0:
         yield "min_replicas_per_pool must be >= 1 and spare_replicas >= 0"
+    if problem.surge_replicas < 0 or not 0 <= problem.on_demand_floor <= 1:
+        yield "surge_replicas must be >= 0 and on_demand_floor must lie in [0, 1]"
+    if problem.across_zones and problem.demand is None:
+        yield "traffic between zones has a price per request, so there must be a demand"
+    if problem.moves and problem.objective is not Objective.COST:
+        yield "moves have a price, so the objective must be cost"
+    moved = [i for kind in problem.moves for i in kind.candidates]
+    if len(set(moved)) < len(moved):
+        yield "a candidate is in two kinds of moves"
+    yield from _stream_faults(problem)
     yield from _type_faults(problem)
     yield from _candidate_faults(problem)
+
+
+def _stream_faults(problem: Problem) -> Iterator[str]:
+    if not problem.streams or not all(0 < s.share < math.inf for s in problem.streams):
+        yield "streams: at least one, each with a finite share > 0"
+    if len({s.name for s in problem.streams}) < len(problem.streams):
+        yield "streams must have different names"
+    if any(not 0 <= c.stream < len(problem.streams) for c in problem.candidates):
+        yield "a candidate serves a stream that does not exist"
 
 
 def _type_faults(problem: Problem) -> Iterator[str]:

@@ -93,11 +93,12 @@ class Draft:
         *,
         lower: float = -math.inf,
         upper: float = math.inf,
+        family: Family | None = None,
     ) -> None:
         """Add ``lower <= terms <= upper``; a row without terms that holds is left out."""
         entries = merged(terms)
         if entries or not lower <= 0 <= upper:
-            self.rows.append(Row(name=name, terms=entries, lower=lower, upper=upper))
+            self.rows.append(Row(name=name, terms=entries, lower=lower, upper=upper, family=family))
 
     def requirement(self, name: str, terms: Terms, limit: float, family: Family, subject: str = "") -> None:
         """Add ``terms <= limit``, a limit that a user set."""

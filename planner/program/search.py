@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.errors import SolverError
 from planner.plan import PlanStatus
 from planner.program.backends import LpResult, LpStatus, solve_lp
-from planner.program.check import verify
+from planner.program.check import broken, verify
 from planner.program.dominance import without_dominated
 from planner.program.encoding import Encoding, encode, objective_terms
 from planner.program.fleet import Fleet, build_fleet, distribute, loss
-from planner.program.heuristic import roomiest, simple_plan, tidy
+from planner.program.heuristic import only_stream, roomiest, simple_plan, tidy
 from planner.program.limits import legal_islands, loss_bound, restrict, tighten, with_limits
 from planner.program.problem import Problem, Solution
 from planner.program.rows import LinearProgram, Row, merged
@@ -78,11 +78,13 @@ def program(problem: Problem) -> LinearProgram:
 def search(problem: Problem, *, solver: str = "highs", time_limit: float | None = None) -> Outcome:
     """Look for the best plan, one front door after the other.
 
-    A plan never mixes colocated groups with prefill and decode pools, so the two are separate programs. The
-    one with the better bound goes first, and the other only looks for plans that beat it by more
-    than the gap.
+    A stream's plan never mixes colocated groups with prefill and decode pools, so for one stream the two are
+    separate programs. The one with the better bound goes first, and the other only looks for plans that
+    beat it by more than the gap. Several streams are first planned apart, which gives a start.
     """
     deadline = None if time_limit is None else time.monotonic() + time_limit
+    if len(problem.streams) > 1:
+        return _search_streams(problem, solver, deadline)
     best = Outcome(fleet=None, bound=math.inf)
     parts = _parts(problem)
     for number, part in enumerate(parts, start=1):
@@ -95,6 +97,47 @@ def search(problem: Problem, *, solver: str = "highs", time_limit: float | None 
             stopped=best.stopped or found.stopped,
         )
     return best
+
+
+def _search_streams(problem: Problem, solver: str, deadline: float | None) -> Outcome:
+    """Plan each stream as if it were alone; then all together, unless that proves enough.
+
+    A stream that has no plan alone has none beside others. Where GPUs are paid one by one, no plan for all
+    can be better than the sum of the best ones.
+    """
+    if problem.demand is None:
+        return _search_joint(problem, None, solver, deadline)
+    apart = []
+    for stream in range(len(problem.streams)):
+        left = None if deadline is None else max(deadline - time.monotonic(), 0.0) / 2
+        found = search(only_stream(problem, stream), solver=solver, time_limit=left)
+        if found.fleet is None or found.interrupted:
+            return replace(found, fleet=None)
+        apart.append(found)
+    counts = zip(*(found.fleet.replicas for found in apart if found.fleet is not None), strict=True)
+    together = build_fleet(problem, [sum(column) for column in counts])
+    start = None if broken(problem, together) else tidy(problem, together)
+    bound = sum(found.bound for found in apart)
+    stopped = any(found.stopped for found in apart)
+    if start is not None and not problem.whole_nodes and not problem.moves:
+        enough = loss(problem.objective, start.value) * (1 - problem.gap) - SLACK
+        if bound >= enough or not _coupled(problem):
+            return Outcome(fleet=start, bound=bound, stopped=stopped)
+    return _search_joint(problem, start, solver, deadline)
+
+
+def _coupled(problem: Problem) -> bool:
+    """Whether anything but the sum of streams decides: limits that all of them share."""
+    kinds = problem.gpu_types
+    limited = any(kind.max_gpus is not None or kind.max_gpus_by_phase for kind in kinds)
+    caps = (problem.budget, problem.power_cap, problem.max_gpu_types)
+    return limited or any(cap is not None for cap in caps) or bool(problem.zone_caps)
+
+
+def _search_joint(problem: Problem, start: Fleet | None, solver: str, deadline: float | None) -> Outcome:
+    """The program of all streams, from a plan that may be known already."""
+    left = _time_left(deadline, last=True)
+    return _search_mode(reduced(problem), None, start, solver=solver, time_limit=left)
 
 
 def _time_left(deadline: float | None, *, last: bool) -> float | None:
@@ -112,7 +155,8 @@ def _better(problem: Problem, a: Fleet | None, b: Fleet | None) -> Fleet | None:
 
 def _parts(problem: Problem) -> list[Problem]:
     """The programs to solve, most promising first; those with an empty pool are left out."""
-    parts = [island for mode in problem.modes for island in _islands(reduced(restrict(problem, mode)))]
+    modes = [reduced(restrict(problem, mode)) for mode in problem.modes]
+    parts = [island for part in modes for island in (_islands(part) if len(part.zones) == 1 else [part])]
     return sorted((p for p in parts if loss_bound(p) < _no_plan(p)), key=_promise)
 
 
@@ -160,11 +204,16 @@ def _cutoff(problem: Problem, incumbent: Fleet) -> float:
 
 
 def _search_mode(
-    problem: Problem, incumbent: Fleet | None, *, solver: str, time_limit: float | None
+    problem: Problem,
+    incumbent: Fleet | None,
+    start: Fleet | None = None,
+    *,
+    solver: str,
+    time_limit: float | None,
 ) -> Outcome:
-    """Best plan of one front door that beats `incumbent`."""
+    """Best plan of one program that beats `incumbent`; `start` is a plan of it, looked for where None."""
     cutoff = math.inf if incumbent is None else _cutoff(problem, incumbent)
-    start = simple_plan(problem)
+    start = start or simple_plan(problem)
     if start is not None and loss(problem.objective, start.value) > cutoff:
         start = None
     elif start is not None:
