@@ -97,7 +97,7 @@ PROBLEMS = {
     ),
     "spot": replace(BASE, gpu_types=(H100, replace(L40S, spot=True)), on_demand_floor=0.5),
     "surge": replace(BASE, gpu_types=(replace(H100, max_gpus=12), L40S), surge_replicas=1),
-    "power": replace(BASE, power_cap=6000.0),
+    "power": replace(BASE, power_cap=7500.0),
     "moves": replace(
         BASE,
         moves=(
