@@ -35,16 +35,16 @@ def changed_formats(service: Service, groups: Sequence[Group]) -> list[str]:
     if not service.choices:
         return []
     own = Precision.of(service.model)
-    said = {
-        f"{g.precision.weights} weights ({g.phase} on {g.gpu})": None
-        for g in groups
-        if g.precision.weights is not own.weights and service.precision.weights is own.weights
-    }
+    said = []
+    for dtype in sorted({g.precision.weights for g in groups} - {own.weights, service.precision.weights}):
+        members = [f"{g.phase} on {g.gpu}" for g in groups if g.precision.weights is dtype]
+        where = "" if len(members) == len(groups) else f" ({', '.join(dict.fromkeys(members))})"
+        said.append(f"{dtype} weights{where}")
     caches = sorted({g.precision.kv_cache for g in groups} - {own.kv_cache, service.precision.kv_cache})
-    said |= {f"{dtype} KV cache": None for dtype in caches}
+    said += [f"{dtype} KV cache" for dtype in caches]
     if not said:
         return []
-    text = ", ".join(said)
+    text = " and ".join(said)
     return [
         f"precision auto chose {text}, where the checkpoint has {own.weights} weights and its KV cache would "
         f"be {own.kv_cache}: this changes what the model answers, so measure its quality first"
