@@ -295,7 +295,7 @@ def test_a_plan_of_two_formats_is_told_read_and_simulated(capsys: pytest.Capture
     assert result.ttft.value.mean == pytest.approx(ttft.mean, rel=0.03)
     assert result.tpot.value.mean == pytest.approx(tpot.mean, rel=0.03)
     same = replace(light, groups=tuple(replace(g, precision=BF16) for g in light.groups))
-    assert predict_fleet(same).summaries()[0].mean > 1.2 * ttft.mean  # formats are not read past
+    assert predict_fleet(same).summaries()[0].mean > 1.05 * ttft.mean  # the formats of groups count
 
 
 def test_a_fixed_plan_says_nothing_of_formats() -> None:
