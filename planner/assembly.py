@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from planner.candidates import ReplicaChoice
@@ -20,13 +21,34 @@ from planner.prediction import (
 )
 from planner.program import Solution
 from planner.question import Question
-from planner.specs import Dtype, Metric, Objective, Phase, Service
+from planner.specs import Dtype, Metric, Objective, Phase, Precision, Service
 from planner.traffic import Traffic
 from planner.transformer import kv_bytes
 from planner.units import MEGA, SECONDS_PER_HOUR
 
 NETWORK_NOTED = 0.5  # load from which a network that binds is worth a note [1]
 BATCH_MARGIN = 2.0  # of max_num_seqs over the batch that 99 % of steps stay below [1]
+
+
+def changed_formats(service: Service, groups: Sequence[Group]) -> list[str]:
+    """What to say of formats that were chosen for groups, and that are not the checkpoint's."""
+    if not service.choices:
+        return []
+    own = Precision.of(service.model)
+    said = []
+    for dtype in sorted({g.precision.weights for g in groups} - {own.weights, service.precision.weights}):
+        members = [f"{g.phase} on {g.gpu}" for g in groups if g.precision.weights is dtype]
+        where = "" if len(members) == len(groups) else f" ({', '.join(dict.fromkeys(members))})"
+        said.append(f"{dtype} weights{where}")
+    caches = sorted({g.precision.kv_cache for g in groups} - {own.kv_cache, service.precision.kv_cache})
+    said += [f"{dtype} KV cache" for dtype in caches]
+    if not said:
+        return []
+    text = " and ".join(said)
+    return [
+        f"precision auto chose {text}, where the checkpoint has {own.weights} weights and its KV cache would "
+        f"be {own.kv_cache}: this changes what the model answers, so measure its quality first"
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +131,7 @@ class Assembly:
             gpu=item.gpu.name,
             parallelism=choice.parallelism,
             replicas=group.replicas,
-            precision=self.question.service.precision,
+            precision=choice.precision,
             max_num_seqs=self._max_num_seqs(choice, fleet, group),
             max_num_batched_tokens=choice.token_budget,
             max_model_len=self._max_model_len(),
@@ -148,7 +170,8 @@ class Assembly:
         if group.phase is Phase.COLOCATED:
             return 0.0
         traffic = Traffic.of_service(self.question.service)
-        sizes = kv_bytes(self.question.service.model, self.question.service.precision.kv_cache, traffic.isl)
+        service = fleet.service_of(group)
+        sizes = kv_bytes(service.model, service.precision.kv_cache, traffic.isl)
         moved = group.rate * float(traffic.isl_weights @ sizes)
         own = path_rate(fleet, group, group) * group.parallelism.dp * group.replicas
         return moved / own
@@ -227,6 +250,7 @@ class Assembly:
         self, solution: Solution, groups: tuple[Group, ...], prediction: ServicePrediction
     ) -> tuple[str, ...]:
         notes = [self.question.service.workload.note] if self.question.service.workload.note else []
+        notes += changed_formats(self.question.service, groups)
         asked = self.question.document.get("workload")
         if self.question.scenario.objective is Objective.THROUGHPUT and "request_rate" in (asked or {}):
             notes.append("request_rate is not used: objective throughput looks for the largest rate")

@@ -28,7 +28,7 @@ from planner.simulator.build import PLAIN, Setup
 from planner.simulator.metrics import SimulationResult
 from planner.simulator.run import Stage, carried_scale, simulate_fleet
 from planner.simulator.source import RequestSource
-from planner.specs import Metric, Phase, Scenario, Service
+from planner.specs import Metric, Phase, Precision, Scenario, Service
 from planner.traces import Trace
 from planner.traffic import Traffic
 from planner.units import MEGA, MICRO, SECONDS_PER_HOUR
@@ -124,6 +124,7 @@ def standing_plan(plan: Plan, folder: Path | None, source_name: str = "plan") ->
 
 
 def _deployed(scenario: Scenario, group: Group, source_name: str) -> Deployed:
+    (service,) = scenario.services
     item = next((item for item in scenario.fleet if item.gpu.name == group.gpu), None)
     if item is None:
         known = [item.gpu.name for item in scenario.fleet]
@@ -140,6 +141,7 @@ def _deployed(scenario: Scenario, group: Group, source_name: str) -> Deployed:
         token_budget=group.max_num_batched_tokens,
         kv_tokens=group.kv_capacity,
         max_num_seqs=group.max_num_seqs,
+        precision=Precision.of(service.model, group.precision.weights, group.precision.kv_cache),
     )
 
 
@@ -215,7 +217,7 @@ def _weighted(fleet: Fleet) -> Fleet:
 
 def _decode_speed(fleet: Fleet, group: Deployed) -> float:
     """Sequences of a replica at the largest batch within memory and the TPOT limits. [1]"""
-    service = fleet.service
+    service = fleet.service_of(group)
     traffic = Traffic.of_service(service)
     most = max(min(group.max_num_seqs, int(group.kv_tokens / traffic.reserved)), 1)
     r = ReplicaSet.of(service.model, service.precision, fleet.engine, [(group.item.gpu, group.parallelism)])

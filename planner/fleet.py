@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.collectives import network_rate
-from planner.specs import Engine, FleetItem, Parallelism, Phase, Routing, Service
+from planner.specs import Engine, FleetItem, Parallelism, Phase, Precision, Routing, Service
 from planner.transformer import kv_copies
 
 
@@ -18,6 +18,8 @@ class Deployed:
     ----------
     rate : float
         Requests sent to the whole group. [req/s]
+    precision : Precision or None
+        None: that of the service.
     """
 
     phase: Phase
@@ -28,6 +30,7 @@ class Deployed:
     token_budget: int
     kv_tokens: int
     max_num_seqs: int
+    precision: Precision | None = None
 
     @property
     def label(self) -> str:
@@ -46,6 +49,15 @@ class Fleet:
 
     def pool(self, phase: Phase) -> tuple[Deployed, ...]:
         return tuple(g for g in self.groups if g.phase is phase)
+
+    def service_of(self, group: Deployed) -> Service:
+        """The service in the formats of one group."""
+        return in_formats(self.service, group)
+
+
+def in_formats(service: Service, group: Deployed) -> Service:
+    """`service` in the formats of `group`."""
+    return service if group.precision is None else replace(service, precision=group.precision)
 
 
 def distinct_names(labels: Sequence[str]) -> tuple[str, ...]:

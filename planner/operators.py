@@ -69,7 +69,7 @@ EXPERT_KERNELS = 1  # a norm with residual; the activation belongs to the groupe
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplicaSet:
-    """Replicas of one model, precision and engine on any GPUs. Arrays have shape ``(replicas,)``.
+    """Replicas of one model and engine on any GPUs, in any formats. Arrays have shape ``(replicas,)``.
 
     Attributes
     ----------
@@ -119,12 +119,14 @@ class ReplicaSet:
     def of(
         cls,
         model: Model,
-        precision: Precision,
+        precision: Precision | Sequence[Precision],
         engine: Engine,
         replicas: Sequence[tuple[GPU, Parallelism]],
         z: float = 0.0,
     ) -> ReplicaSet:
         """Stack `replicas`; `z` is the standard normal quantile of the model error to plan for.
+
+        `precision` is that of all replicas, or one for each.
 
         Raises
         ------
@@ -132,6 +134,8 @@ class ReplicaSet:
             If a GPU has no kernel for the precision or no all-reduce of the size.
         """
         gpus = [gpu for gpu, _ in replicas]
+        each = [precision] * len(gpus) if isinstance(precision, Precision) else precision
+        formats = list(zip(gpus, each, strict=True))
         layouts = [p for _, p in replicas]
         shards = [Shards.of(p) for p in layouts]
         log_sd = np.array([model_error(gpu, engine) for gpu in gpus])
@@ -146,13 +150,13 @@ class ReplicaSet:
             dp=np.array([float(p.dp) for p in layouts]),
             ep=np.array([float(s.ep) for s in shards]),
             moe_tp=np.array([float(s.moe_tp) for s in shards]),
-            attention=stack([GemmKernel.of(g, precision.of_attention) for g in gpus]),
-            body=stack([GemmKernel.of(g, precision.weights) for g in gpus]),
+            attention=stack([GemmKernel.of(g, p.of_attention) for g, p in formats]),
+            body=stack([GemmKernel.of(g, p.weights) for g, p in formats]),
             head=stack([GemmKernel.of(g, Dtype.BF16) for g in gpus]),
-            decode_attention=stack([DecodeAttentionKernel.of(g, precision.kv_cache) for g in gpus]),
+            decode_attention=stack([DecodeAttentionKernel.of(g, p.kv_cache) for g, p in formats]),
             prefill_attention=stack([PrefillAttentionKernel.of(g) for g in gpus]),
-            experts=stack([ExpertsKernel.of(g, precision.of_experts) for g in gpus]) if routed else None,
-            latent_decode=stack([LatentDecodeKernel.of(g, precision.kv_cache) for g in gpus])
+            experts=stack([ExpertsKernel.of(g, p.of_experts) for g, p in formats]) if routed else None,
+            latent_decode=stack([LatentDecodeKernel.of(g, p.kv_cache) for g, p in formats])
             if latent
             else None,
             latent_prefill=stack([latent_prefill_kernel(g) for g in gpus]) if latent else None,

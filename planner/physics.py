@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planner.fleet import Deployed
+from planner.fleet import Deployed, in_formats
 from planner.roofline import dtype_of_rows
 from planner.specs import Dtype, Phase, Service
 from planner.traffic import Traffic
@@ -32,6 +32,7 @@ def needed(service: Service, group: Deployed, mean_batch: float) -> Needed:
     KV cache of its context for every token: arithmetic and bytes that no kernel can avoid. Weights
     read by prefill steps are left out: they are few, and how few depends on batching.
     """
+    service = in_formats(service, group)
     traffic = Traffic.of_service(service)
     gpus = group.replicas * group.parallelism.num_gpus
     flop = traffic_bytes = 0.0

@@ -70,4 +70,5 @@ class Question:
             token_budget=choice.token_budget,
             kv_tokens=choice.kv_tokens,
             max_num_seqs=choice.max_num_seqs,
+            precision=choice.precision,
         )

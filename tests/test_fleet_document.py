@@ -282,8 +282,8 @@ def test_every_key_of_a_plans_group_is_known():
         ({"tp": 2}, "groups[1].tp: is given beside parallelism, got 2 (give one of them)"),
         ({"num_gpus": 6}, "groups[1].num_gpus: must be replicas x tp x pp x dp = 4, got 6 (or leave it out)"),
         (
-            {"precision": {"weights": "bf16", "kv_cache": "fp8"}},
-            "groups[1].precision.weights: differs from the file's, which is fp8, got 'bf16' (set precision",
+            {"precision": {"weights": "fp8", "kv_cache": "bf16"}, "kv_capacity_tokens": 200_000},
+            "groups[1]: cannot take KV caches from groups[0]: KV cache formats differ: fp8 and bf16",
         ),
         (
             {"max_model_len": 3000},

@@ -310,8 +310,8 @@ BAD = [
         "line 2: precision.weights: must be one of fp32, bf16, fp16, fp8, fp8_bl",
     ),
     (
-        ("weights: fp8", "weights: auto"),
-        "line 2: precision.weights: is not supported by this version, got 'auto'",
+        ("weights: fp8", "weights: automatic"),
+        "line 2: precision.weights: must be one of fp32, bf16, fp16, fp8, fp8_bl",
     ),
     (
         ("cache: e4m3", "cache: int4"),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from planner.candidates.colocated import colocated
 from planner.candidates.context import CandidateSet, Context, merge
 from planner.candidates.disaggregated import disaggregated
 from planner.capacity import admission_miss, limits
+from planner.engines.formats import format_labels
 from planner.queueing import normal_quantile
-from planner.specs import ColocatedUse, Engine, Metric, Scenario, Service
+from planner.specs import ColocatedUse, Dtype, Engine, Metric, Phase, Precision, Scenario, Service
 from planner.traffic import Traffic
 
 
@@ -23,24 +25,62 @@ def build_candidates(
     z : float, optional
         Normal quantile of the model error to plan for; by default that of ``options.confidence``.
     """
-    options = scenario.options
+    z = float(normal_quantile(scenario.options.confidence)) if z is None else z
+    labels = format_labels(service.formats)
+    sets = [
+        _of_context(_context(scenario, service, engine, z, {p: labels[p] for p in formats}))
+        for formats in _by_kv_cache(service.formats)
+    ]
+    merged = merge(sets)
+    return replace(
+        merged,
+        illegal_pairs=merged.illegal_pairs | _strangers(merged),
+        rejections=tuple(r for found in sets for r in found.rejections),
+    )
+
+
+def _by_kv_cache(formats: Sequence[Precision]) -> list[list[Precision]]:
+    """The formats with each KV cache."""
+    families: dict[Dtype, list[Precision]] = {}
+    for precision in formats:
+        families.setdefault(precision.kv_cache, []).append(precision)
+    return list(families.values())
+
+
+def _context(
+    scenario: Scenario, service: Service, engine: Engine, z: float, formats: Mapping[Precision, str]
+) -> Context:
+    """What candidates of one KV cache format share."""
+    service = replace(service, precision=next(iter(formats)))
     traffic = Traffic.of_service(service)
     ttft = limits(service.slo, Metric.TTFT)
-    tpot = limits(service.slo, Metric.TPOT) if traffic.has_tpot else ()
-    context = Context(
+    return Context(
         service=service,
         scenario=scenario,
         engine=engine,
         traffic=traffic,
-        z=float(normal_quantile(options.confidence)) if z is None else z,
+        z=z,
         ttft=ttft,
-        tpot=tpot,
+        tpot=limits(service.slo, Metric.TPOT) if traffic.has_tpot else (),
         miss=admission_miss(ttft),
+        formats=formats,
     )
+
+
+def _of_context(context: Context) -> CandidateSet:
     parts: list[CandidateSet] = []
-    if options.colocated is not ColocatedUse.ONLY:
+    if context.scenario.options.colocated is not ColocatedUse.ONLY:
         parts.append(disaggregated(context))
-    if options.colocated is not ColocatedUse.FORBIDDEN:
+    if context.scenario.options.colocated is not ColocatedUse.FORBIDDEN:
         parts.append(colocated(context))
-    merged = merge(parts)
-    return replace(merged, rejections=tuple(context.rejections))
+    return replace(merge(parts), rejections=tuple(context.rejections))
+
+
+def _strangers(found: CandidateSet) -> frozenset[tuple[int, int]]:
+    """Prefill and decode candidates whose KV caches have different formats: none can be handed over."""
+    return frozenset(
+        (i, j)
+        for i in found.of(Phase.PREFILL)
+        for j in found.of(Phase.DECODE)
+        if found.choices[i].precision.kv_cache is not found.choices[j].precision.kv_cache
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from planner.arrays import FloatArray
@@ -11,7 +11,7 @@ from planner.capacity import Limit
 from planner.operators import ReplicaSet
 from planner.plan import Binding, MemoryBudget
 from planner.program import Candidate
-from planner.specs import Engine, FleetItem, Parallelism, Phase, Scenario, Service
+from planner.specs import Dtype, Engine, FleetItem, Parallelism, Phase, Precision, Scenario, Service
 from planner.traffic import Traffic
 
 FASTEST_STEP = 0.0125  # first of the levels of the first decode step, each twice the one before [s]
@@ -37,12 +37,18 @@ class ReplicaChoice:
     phase: Phase
     item: int
     parallelism: Parallelism
+    precision: Precision
     token_budget: int
     max_num_seqs: int
     kv_tokens: int
     memory: MemoryBudget
     path_rate: float = math.inf
     first_step: float = math.inf
+
+    @property
+    def replica(self) -> tuple[int, Parallelism, Precision]:
+        """What tells replicas of one phase and token budget apart."""
+        return self.item, self.parallelism, self.precision
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,7 +83,13 @@ class CandidateSet:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What all steps below share."""
+    """What all steps below share; the KV cache has one format, in which the traffic is counted.
+
+    Attributes
+    ----------
+    formats : mapping of Precision to str
+        What replicas may have, and how their names tell them apart.
+    """
 
     service: Service
     scenario: Scenario
@@ -87,18 +99,34 @@ class Context:
     ttft: tuple[Limit, ...]
     tpot: tuple[Limit, ...]
     miss: float
+    formats: Mapping[Precision, str]
     rejections: list[Rejection] = field(default_factory=list)
 
     @property
     def fleet(self) -> tuple[FleetItem, ...]:
         return self.scenario.fleet
 
+    @property
+    def kv_cache(self) -> Dtype:
+        """Format of the KV cache."""
+        return self.service.precision.kv_cache
+
     def replicas(self, choices: Sequence[ReplicaChoice]) -> ReplicaSet:
         pairs = [(self.fleet[c.item].gpu, c.parallelism) for c in choices]
-        return ReplicaSet.of(self.service.model, self.service.precision, self.engine, pairs, self.z)
+        formats = [c.precision for c in choices]
+        return ReplicaSet.of(self.service.model, formats, self.engine, pairs, self.z)
 
-    def reject(self, item: FleetItem, phase: Phase, layout: Parallelism, reason: str) -> None:
-        """Note why a replica is no candidate."""
+    def reject(
+        self,
+        item: FleetItem,
+        phase: Phase,
+        layout: Parallelism,
+        reason: str,
+        precision: Precision | None = None,
+    ) -> None:
+        """Note why a replica is no candidate; with its formats where they were to be chosen."""
+        if precision is not None and self.formats[precision]:
+            reason = f"{reason} ({self.formats[precision]})"
         self.rejections.append(Rejection(gpu=item.gpu.name, phase=phase, parallelism=layout, reason=reason))
 
     @property

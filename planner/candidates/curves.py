@@ -37,7 +37,8 @@ def collect(
     for i in set(range(len(choices))) - set(useful):
         choice = choices[i]
         item = context.fleet[choice.item]
-        context.reject(item, choice.phase, choice.parallelism, "one request alone exceeds an SLO")
+        reason = "one request alone exceeds an SLO"
+        context.reject(item, choice.phase, choice.parallelism, reason, choice.precision)
     if not useful:
         return CandidateSet(evaluated=len(choices))
     most = [_most_replicas(context, choices[i], float(single[i])) for i in useful]
@@ -88,6 +89,7 @@ def candidate_name(context: Context, choice: ReplicaChoice) -> str:
     parts = [choice.phase.value, item.gpu.name, f"tp{choice.parallelism.tp}"]
     sizes = {"pp": choice.parallelism.pp, "ep": choice.parallelism.ep, "dp": choice.parallelism.dp}
     parts += [f"{name}{size}" for name, size in sizes.items() if size > 1]
+    parts += [label] if (label := context.formats[choice.precision]) else []
     if choice.phase is Phase.COLOCATED:
         parts.append(f"chunk{choice.token_budget}")
     if math.isfinite(choice.path_rate):

@@ -58,9 +58,9 @@ def _prefill_candidates(
         return CandidateSet(evaluated=len(prefill))
     traffic, service, budget = context.traffic, context.service, context.engine.prefill_token_budget
     queues = prompt_queues(context.replicas(prefill), traffic, float(budget))
-    position = {(c.item, c.parallelism): i for i, c in enumerate(prefill)}
-    replica = np.array([position[c.item, c.parallelism] for c in choices])
-    size = kv_bytes(service.model, service.precision.kv_cache, traffic.isl[:, None])
+    position = {c.replica: i for i, c in enumerate(prefill)}
+    replica = np.array([position[c.replica] for c in choices])
+    size = kv_bytes(service.model, context.kv_cache, traffic.isl[:, None])
     path = np.array([c.path_rate for c in choices])
     layers = np.array([service.model.num_layers / c.parallelism.pp for c in choices])
     transfer = kv_transfer_time(traffic.isl[:, None], size, path, layers, context.engine)
@@ -85,9 +85,8 @@ def _prefill_candidates(
 
 def _link_rate(context: Context, nic: FloatArray) -> FloatArray:
     """Requests per second whose KV caches load NICs of rate `nic` [B/s] to the limit. [req/s]"""
-    service = context.service
     traffic = context.traffic
-    sizes = kv_bytes(service.model, service.precision.kv_cache, traffic.isl)
+    sizes = kv_bytes(context.service.model, context.kv_cache, traffic.isl)
     request = float(traffic.isl_weights @ sizes)
     return np.asarray(LINK_LOAD_LIMIT * nic / request)
 
@@ -135,14 +134,14 @@ def _illegal_pairs(
     rates: FloatArray,
 ) -> frozenset[tuple[int, int]]:
     """Pairs that break an engine rule, or take longer after the prefill than its candidate allows."""
-    row = {(c.item, c.parallelism): i for i, c in enumerate(prefill)}
-    column = {(c.item, c.parallelism): j for j, c in enumerate(decode)}
+    row = {c.replica: i for i, c in enumerate(prefill)}
+    column = {c.replica: j for j, c in enumerate(decode)}
     pairs = set()
     for i in merged.of(Phase.PREFILL):
         p = merged.choices[i]
         for j in merged.of(Phase.DECODE):
             d = merged.choices[j]
-            rate = rates[row[p.item, p.parallelism], column[d.item, d.parallelism]]
+            rate = rates[row[p.replica], column[d.replica]]
             if rate <= 0 or rate < p.path_rate * (1 - 1e-9) or d.first_step > p.first_step:
                 pairs.add((i, j))
     return frozenset(pairs)

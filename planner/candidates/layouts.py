@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 from planner.candidates.context import Context, ReplicaChoice
 from planner.collectives import supports_world_size
+from planner.engines.formats import kv_obstacle, weights_obstacle
 from planner.engines.legality import legal_tp
 from planner.memory import kv_capacity, memory_budgets, sequence_limit, tightest
-from planner.roofline import dtype_of_rows
-from planner.specs import FleetItem, LatentAttention, MixtureOfExperts, Parallelism, Phase
+from planner.specs import FleetItem, LatentAttention, MixtureOfExperts, Parallelism, Phase, Precision
 from planner.transformer import equivalent_tokens
 from planner.units import GIB
 
 
-def parallelisms(context: Context, item: FleetItem, phase: Phase) -> list[Parallelism]:
+def parallelisms(context: Context, item: FleetItem, phase: Phase, precision: Precision) -> list[Parallelism]:
     """Legal layouts inside one node of `item`, smallest first; whole numbers of them fill a node."""
     options = context.scenario.options
     model = context.service.model
@@ -23,16 +23,16 @@ def parallelisms(context: Context, item: FleetItem, phase: Phase) -> list[Parall
     stages = [2**k for k in range(12) if 2**k <= min(most, item.node_size, model.num_layers)]
     layouts = [
         Parallelism(tp=tp, pp=pp)
-        for tp in _tp_sizes(context, item, expert_parallel=False)
+        for tp in _tp_sizes(context, item, precision, expert_parallel=False)
         for pp in stages
         if item.node_size % (tp * pp) == 0
     ]
-    return sorted({*layouts, *_expert_layouts(context, item, phase, stages)})
+    return sorted({*layouts, *_expert_layouts(context, item, phase, precision, stages)})
 
 
-def _tp_sizes(context: Context, item: FleetItem, *, expert_parallel: bool) -> list[int]:
-    options, service = context.scenario.options, context.service
-    legal = legal_tp(service.model, item.node_size, service.precision, expert_parallel=expert_parallel)
+def _tp_sizes(context: Context, item: FleetItem, precision: Precision, *, expert_parallel: bool) -> list[int]:
+    options, model = context.scenario.options, context.service.model
+    legal = legal_tp(model, item.node_size, precision, expert_parallel=expert_parallel)
     return [
         tp
         for tp in legal
@@ -44,7 +44,7 @@ def _tp_sizes(context: Context, item: FleetItem, *, expert_parallel: bool) -> li
 
 
 def _expert_layouts(
-    context: Context, item: FleetItem, phase: Phase, stages: Sequence[int]
+    context: Context, item: FleetItem, phase: Phase, precision: Precision, stages: Sequence[int]
 ) -> list[Parallelism]:
     """Layouts that spread experts over ranks; for a latent cache also attention data parallelism, which
     does not repeat it. Colocated replicas keep their ranks in step, which no model here covers."""
@@ -54,7 +54,7 @@ def _expert_layouts(
         return []
     spread = [
         Parallelism(tp=tp, pp=pp, ep=tp)
-        for tp in _tp_sizes(context, item, expert_parallel=True)
+        for tp in _tp_sizes(context, item, precision, expert_parallel=True)
         for pp in stages
         if tp > 1 and item.node_size % (tp * pp) == 0
     ]
@@ -70,10 +70,12 @@ def fitting_replicas(context: Context, phase: Phase, budgets: Sequence[int]) -> 
     return [
         choice
         for index, item in enumerate(context.fleet)
-        if _available(context, item, phase) and _runs(context, item, phase)
-        for layout in parallelisms(context, item, phase)
+        if _available(context, item, phase)
+        for precision in context.formats
+        if _runs(context, item, phase, precision)
+        for layout in parallelisms(context, item, phase, precision)
         for budget in budgets
-        if (choice := _choice(context, phase, index, item, layout, budget)) is not None
+        if (choice := _choice(context, phase, index, precision, layout, budget)) is not None
     ]
 
 
@@ -89,45 +91,45 @@ def _available(context: Context, item: FleetItem, phase: Phase) -> bool:
     return False
 
 
-def _runs(context: Context, item: FleetItem, phase: Phase) -> bool:
-    """Whether the GPU has kernels for the weights, natively or as stored weights in 16-bit arithmetic."""
-    precision = context.service.precision
-    formats = {precision.weights, precision.of_attention, precision.of_experts}
-    stored = context.engine.weight_only_dtypes
-    missing = sorted(d for d in formats if dtype_of_rows(d, item.gpu) is None and d not in stored)
-    if not missing:
-        return True
-    reason = f"no kernel for {', '.join(missing)} weights"
-    context.reject(item, phase, Parallelism(), reason)
-    return False
+def _runs(context: Context, item: FleetItem, phase: Phase, precision: Precision) -> bool:
+    """Whether the GPU has kernels for the weights and, where it is not the user who says so, the engine keeps
+    the KV cache."""
+    model, engine = context.service.model, context.engine
+    reason = weights_obstacle(precision, item.gpu, engine)
+    if not reason and context.service.choices:
+        reason = kv_obstacle(model, precision.kv_cache, item.gpu, engine)
+    if reason:
+        context.reject(item, phase, Parallelism(), reason, precision)
+    return not reason
 
 
 def _choice(
-    context: Context, phase: Phase, index: int, item: FleetItem, layout: Parallelism, budget: int
+    context: Context, phase: Phase, index: int, precision: Precision, layout: Parallelism, budget: int
 ) -> ReplicaChoice | None:
-    service, engine = context.service, context.engine
+    model, engine, item = context.service.model, context.engine, context.fleet[index]
     sequences = sequence_limit(engine, item.gpu, phase)  # of one attention rank
-    budgets = memory_budgets(service.model, service.precision, engine, item.gpu, layout, budget, sequences)
-    tokens = kv_capacity(service.model, service.precision, engine, layout, budgets)
+    budgets = memory_budgets(model, precision, engine, item.gpu, layout, budget, sequences)
+    tokens = kv_capacity(model, precision, engine, layout, budgets)
     memory = tightest(budgets)
     longest = context.traffic.longest_isl if phase is Phase.PREFILL else context.traffic.longest
     room = min(item.max_gpus or layout.num_gpus, item.max_gpus_by_phase.get(phase, layout.num_gpus))
     if layout.num_gpus > room:
         context.reject(item, phase, layout, f"needs {layout.num_gpus} GPUs, the scenario allows {room}")
         return None
-    needed = float(equivalent_tokens(service.model, service.precision.kv_cache, longest))
+    needed = float(equivalent_tokens(model, precision.kv_cache, longest))
     if memory.kv_cache <= 0 or tokens < needed * layout.dp:
         reason = (
             f"weights, activations and reserves exceed memory by {-memory.kv_cache / GIB:.1f} GiB per GPU"
             if memory.kv_cache <= 0
             else f"KV cache holds {tokens:,} tokens, the longest sequence needs {math.ceil(needed):,}"
         )
-        context.reject(item, phase, layout, reason)
+        context.reject(item, phase, layout, reason, precision)
         return None
     return ReplicaChoice(
         phase=phase,
         item=index,
         parallelism=layout,
+        precision=precision,
         token_budget=budget,
         max_num_seqs=sequences * layout.dp,
         kv_tokens=tokens,

@@ -56,7 +56,7 @@ def _end_point(context: Context, choice: ReplicaChoice) -> EndPoint:
         parallelism=choice.parallelism,
         gpu=gpu.name,
         vendor=gpu.vendor,
-        kv_cache=context.service.precision.kv_cache,
+        kv_cache=choice.precision.kv_cache,
         block_size=context.engine.block_size,
     )
 
@@ -70,7 +70,7 @@ def class_rates(context: Context, rates: FloatArray) -> FloatArray:
     """
     traffic = context.traffic
     long = float(np.interp(_LONG_PROMPT, np.cumsum(traffic.isl_weights), traffic.isl))
-    size = float(kv_bytes(context.service.model, context.service.precision.kv_cache, long))
+    size = float(kv_bytes(context.service.model, context.kv_cache, long))
     legal = rates > 0
     time = size / np.where(legal, rates, 1.0)
     steps = np.maximum(np.ceil(np.log(time / FASTEST_CLASS) / np.log(CLASS_RATIO) - 1e-9), 0.0)

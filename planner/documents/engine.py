@@ -77,6 +77,15 @@ class EngineDocument(DocumentModel):
     weight_only_dtypes: Sourced[tuple[Dtype, ...]] = Field(
         description="Weight formats that run with 16-bit arithmetic where a GPU lacks their tensor cores."
     )
+    load_time_dtypes: Sourced[tuple[Dtype, ...]] = Field(
+        description="Formats that the engine makes of 16-bit weights as it loads them."
+    )
+    fp8_kv_architectures: Sourced[tuple[Text, ...]] = Field(
+        description="Architectures of GPUs on which the engine keeps an fp8 cache of keys and values."
+    )
+    fp8_latent_architectures: Sourced[tuple[Text, ...]] = Field(
+        description="The same of latents (multi-head latent attention)."
+    )
     scheduler: SchedulerSection = Field(description="How the engine forms its steps.")
     overheads: OverheadSection = Field(description="Time that is not in the kernels' own.")
     memory: MemorySection = Field(description="What the engine takes and reserves on each GPU.")
@@ -138,6 +147,9 @@ def engine_from_document(document: EngineDocument) -> Engine:
         block_size=scheduler.block_size.value,
         first_token_phase=document.transfer.first_token_phase.value,
         weight_only_dtypes=document.weight_only_dtypes.value,
+        load_time_dtypes=document.load_time_dtypes.value,
+        fp8_kv_architectures=document.fp8_kv_architectures.value,
+        fp8_latent_architectures=document.fp8_latent_architectures.value,
         transfer=_transfer(document.transfer),
         connector=document.transfer.connector.value,
         pair_rules=tuple(PairRule(check=rule.value, source=rule.source) for rule in document.pair_rules),

@@ -24,6 +24,7 @@ from planner.documents.fleet_schema import (
     PLAN_RESULTS,
     FleetDocument,
     FleetGroupDocument,
+    FleetPrecisionDocument,
     check_groups,
     layout_path,
 )
@@ -40,7 +41,7 @@ from planner.documents.scenario import (
     text_at,
     workload_of,
 )
-from planner.documents.scenario_schema import PrecisionDocument, WorkloadDocument
+from planner.documents.scenario_schema import WorkloadDocument
 from planner.documents.schema_base import DocumentModel
 from planner.documents.source import validate
 from planner.documents.tree import KeyPath, Tree, dotted, only
@@ -200,7 +201,7 @@ def plan_group_problems(
         return problems
     served = _Served(service.model, service.precision, engine, service.workload)
     groups = [
-        replace(_group(i, document, item.gpu, engine), item=item)
+        replace(_group(i, document, item.gpu, served), item=item)
         for i, (document, item) in enumerate(zip(sound.groups, items, strict=True))
     ]
     return _check_groups(tree, served, groups)
@@ -212,7 +213,10 @@ def plan_group_problems(
 
 @dataclass(frozen=True, slots=True)
 class _Served:
-    """What the groups are checked against; without workload where the file's is broken."""
+    """What the groups are checked against; without workload where the file's is broken.
+
+    `precision` is that of groups that do not give their own.
+    """
 
     model: Model
     precision: Precision
@@ -228,6 +232,7 @@ class _Group:
     document: FleetGroupDocument
     item: FleetItem
     layout: Parallelism
+    precision: Precision
     token_budget: int
     max_num_seqs: int
     low: float
@@ -273,7 +278,7 @@ def _sound(value: Any, schema: type[S]) -> S | None:
 
 def _served(tree: Tree, named: Named, problems: Sequence[Problem]) -> _Served | None:
     """Model, formats and engine, and the workload if nothing is wrong with it."""
-    precision = _sound(tree.get("precision") or {}, PrecisionDocument)
+    precision = _sound(tree.get("precision") or {}, FleetPrecisionDocument)
     engine = tree.get("engine") if tree.has("engine") else FleetDocument.model_fields["engine"].default
     if named.model is None or precision is None or engine not in engine_names():
         return None
@@ -291,13 +296,14 @@ def _groups(tree: Tree, named: Named, served: _Served) -> list[_Group]:
     """The groups that fit the schema and have a known GPU."""
     documents = [_sound(entry, FleetGroupDocument) for entry in tree.entries("groups")]
     return [
-        _group(i, document, named.gpus[i], served.engine)
+        _group(i, document, named.gpus[i], served)
         for i, document in enumerate(documents)
         if document is not None and i in named.gpus
     ]
 
 
-def _group(index: int, document: FleetGroupDocument, gpu: GPU, engine: Engine) -> _Group:
+def _group(index: int, document: FleetGroupDocument, gpu: GPU, served: _Served) -> _Group:
+    engine, own = served.engine, document.precision
     sizes = document if document.parallelism is None else document.parallelism
     layout = Parallelism(**{key: getattr(sizes, key) or 1 for key in LAYOUT_KEYS})
     network = bytes_per_second(document.network_gbps_per_gpu)
@@ -316,6 +322,7 @@ def _group(index: int, document: FleetGroupDocument, gpu: GPU, engine: Engine) -
         document=document,
         item=item,
         layout=layout,
+        precision=served.precision if own is None else Precision.of(served.model, own.weights, own.kv_cache),
         token_budget=document.max_num_batched_tokens or engine.prefill_token_budget,
         max_num_seqs=document.max_num_seqs or layout.dp * sequence_limit(engine, gpu, document.phase),
         low=float(prompts.min or 0) if prompts is not None else 0.0,
@@ -348,7 +355,7 @@ def _check_groups(tree: Tree, served: _Served, groups: Sequence[_Group]) -> list
         broken = list(_check_layout(tree, served, group))
         if not broken:
             legal.append(group)
-            broken += [*_check_formats(tree, served, group), *_check_memory(tree, served, group)]
+            broken += _check_memory(tree, served, group)
         problems += broken
     return [*problems, *_check_pairs(tree, served, legal)]
 
@@ -357,10 +364,10 @@ def _check_layout(tree: Tree, served: _Served, group: _Group) -> Iterator[Proble
     """A replica is one that the engine runs, within a node, on kernels that are known."""
     model, layout, item, i = served.model, group.layout, group.item, group.index
     broken: set[str] = set()  # sizes, each told once
-    for violation in parallelism_violations(model, layout, served.precision):
+    for violation in parallelism_violations(model, layout, group.precision):
         key = violation.rule.partition(".")[0]
         if key not in broken:
-            nearest = nearest_legal_tp(model, layout.tp, served.precision) if key == "tp" else 0
+            nearest = nearest_legal_tp(model, layout.tp, group.precision) if key == "tp" else 0
             hint = f"the nearest legal TP is {nearest}" if nearest else ""
             yield tree.problem(layout_path(tree, i, key), violation.reason, hint)
         broken.add(key)
@@ -377,26 +384,15 @@ def _check_layout(tree: Tree, served: _Served, group: _Group) -> Iterator[Proble
         yield tree.problem(("groups", i), rule, show_value=False)
     if not broken:
         try:
-            ReplicaSet.of(model, served.precision, served.engine, [(group.gpu, layout)])
+            ReplicaSet.of(model, group.precision, served.engine, [(group.gpu, layout)])
         except SpecError as error:
             yield tree.problem(("groups", i), str(error), show_value=False)
-
-
-def _check_formats(tree: Tree, served: _Served, group: _Group) -> Iterator[Problem]:
-    """Number formats that a plan repeats are those of the file."""
-    own = group.document.precision
-    for key in ("weights", "kv_cache") if own is not None else ():
-        theirs = getattr(served.precision, key)
-        if getattr(own, key) is not theirs:
-            path = ("groups", group.index, "precision", key)
-            hint = "set precision of the file: groups of several formats are not supported"
-            yield tree.problem(path, f"differs from the file's, which is {theirs}", hint)
 
 
 def _budgets(served: _Served, group: _Group) -> tuple[MemoryBudget, ...]:
     sequences = math.ceil(group.max_num_seqs / group.layout.dp)
     return memory_budgets(
-        served.model, served.precision, served.engine, group.gpu, group.layout, group.token_budget, sequences
+        served.model, group.precision, served.engine, group.gpu, group.layout, group.token_budget, sequences
     )
 
 
@@ -406,7 +402,7 @@ def _kv_tokens(served: _Served, group: _Group) -> int:
     if given is not None:
         return given
     budgets = _budgets(served, group)
-    return kv_capacity(served.model, served.precision, served.engine, group.layout, budgets)
+    return kv_capacity(served.model, group.precision, served.engine, group.layout, budgets)
 
 
 def _check_memory(tree: Tree, served: _Served, group: _Group) -> Iterator[Problem]:
@@ -420,7 +416,7 @@ def _check_memory(tree: Tree, served: _Served, group: _Group) -> Iterator[Proble
     given: KeyPath = (*path, "kv_capacity_tokens")
     if group.document.kv_capacity_tokens is not None:
         most = kv_capacity(
-            served.model, served.precision, served.engine, layout,
+            served.model, group.precision, served.engine, layout,
             tuple(_bare(budget, group.gpu.memory) for budget in budgets),
         )  # fmt: skip
         if group.document.kv_capacity_tokens > most:
@@ -443,7 +439,7 @@ def _check_memory(tree: Tree, served: _Served, group: _Group) -> Iterator[Proble
         rule = f"is less than the longest sequence here, {longest:,.0f} tokens"
         yield tree.problem((*path, "max_model_len"), rule, "raise it, or cut input_tokens of the workload")
     tokens = _kv_tokens(served, group) // layout.dp
-    needed = math.ceil(equivalent_tokens(served.model, served.precision.kv_cache, longest))
+    needed = math.ceil(equivalent_tokens(served.model, group.precision.kv_cache, longest))
     if tokens < needed:
         rank = " of a rank" if layout.dp > 1 else ""
         rule = f"KV cache{rank} holds {tokens:,} tokens, the longest sequence needs {needed:,}"
@@ -460,7 +456,7 @@ def _bare(budget: MemoryBudget, memory: float) -> MemoryBudget:
 def _smallest(served: _Served, group: _Group) -> str:
     """The smallest layout that fits, as a suggestion; empty where the group's own is no smaller."""
     gpu = replace(group.gpu, node_size=group.item.node_size)
-    fewest = smallest_layout(served.model, served.precision, served.engine, gpu)
+    fewest = smallest_layout(served.model, group.precision, served.engine, gpu)
     if fewest is None:
         return f"no layout of one node of {gpu.node_size} GPUs fits"
     larger = fewest.num_gpus > group.layout.num_gpus
@@ -486,7 +482,7 @@ def _end(served: _Served, group: _Group) -> EndPoint:
         parallelism=group.layout,
         gpu=group.gpu.name,
         vendor=group.gpu.vendor,
-        kv_cache=served.precision.kv_cache,
+        kv_cache=group.precision.kv_cache,
         block_size=served.engine.block_size,
     )
 
@@ -538,6 +534,7 @@ def _deployed(served: _Served, groups: Sequence[_Group], request_rate: float) ->
             token_budget=group.token_budget,
             kv_tokens=_kv_tokens(served, group),
             max_num_seqs=group.max_num_seqs,
+            precision=group.precision,
         )
         for group in groups
     )

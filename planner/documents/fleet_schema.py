@@ -12,11 +12,15 @@ from pydantic import Field
 from planner.documents.plan_schema import Count, PlanPrecisionDocument, Size
 from planner.documents.scenario_rules import check_slo, check_workload
 from planner.documents.scenario_schema import (
+    CHECKPOINT,
     DEMAND_SYNONYMS,
     MAX_TOKENS,
     Confidence,
     DemandDocument,
+    FixedKvDtype,
+    FixedWeightDtype,
     Parallel,
+    PrecisionDocument,
     RoutingName,
 )
 from planner.documents.schema_base import DocumentModel, Positive, Reserved, Text
@@ -39,6 +43,18 @@ PlanResult = Annotated[Any, Field(description=_RESULT)]
 
 # --------------------------------------------------------------------------------------------
 # The schema
+
+
+class FleetPrecisionDocument(PrecisionDocument):
+    """Number formats of groups that do not give their own."""
+
+    weights: FixedWeightDtype = Field(
+        default=CHECKPOINT, description="Format of the weights; checkpoint: as the model was published."
+    )
+    kv_cache: FixedKvDtype = Field(
+        default=CHECKPOINT,
+        description="Format of the KV cache; checkpoint: the model's 16-bit format, whatever its weights.",
+    )
 
 
 class LayoutDocument(DocumentModel):
@@ -125,7 +141,7 @@ class FleetGroupDocument(DocumentModel):
         default=None, description="Limit of a sequence; default: what the model takes. [tok]"
     )
     precision: PlanPrecisionDocument | None = Field(
-        default=None, description="Number formats as a plan repeats them: those of the file."
+        default=None, description="Number formats of this group; default: those of the file."
     )
     num_gpus: Count | None = Field(default=None, description="As a plan repeats it: replicas x tp x pp x dp.")
     zone: Annotated[Any, Reserved("zones are not supported by this version")] = None
@@ -161,6 +177,7 @@ class FleetDocument(DemandDocument):
         "options": _AT_THE_TOP,
     }
 
+    precision: FleetPrecisionDocument = Field(default=FleetPrecisionDocument(), description="Number formats.")
     routing: RoutingName = Field(default="least_loaded", description="How the front door picks a replica.")
     confidence: Confidence = Field(
         default=0.5,

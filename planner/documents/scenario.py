@@ -18,6 +18,7 @@ from planner.documents.files import read_text, resolved_path
 from planner.documents.model_config import model_from_config
 from planner.documents.scenario_rules import price_reason
 from planner.documents.scenario_schema import (
+    AUTO,
     CHECKPOINT,
     MAX_CV,
     MAX_PARALLEL,
@@ -36,6 +37,8 @@ from planner.documents.source import validate
 from planner.documents.trace_file import read_trace
 from planner.documents.tree import KeyPath, Tree
 from planner.documents.yaml_text import parse_tree
+from planner.engines import load_engine
+from planner.engines.formats import kv_choices, weight_choices
 from planner.engines.legality import legal_tp, tp_violation
 from planner.errors import Problem, SpecError
 from planner.specs import (
@@ -329,15 +332,25 @@ def service_of(document: DemandDocument, model: Model, preset: catalog.TrafficPr
         workload=workload_of(document.workload, preset),
         slo=_slo(document.slo),
         engine=document.engine,
+        choices=precision_choices(document.precision, model, document.engine),
     )
 
 
 def precision_of(document: PrecisionDocument, model: Model) -> Precision:
     """Formats as the file says, else as the checkpoint has them."""
     weights, kv_cache = (
-        None if name == CHECKPOINT else Dtype(name) for name in (document.weights, document.kv_cache)
+        None if name in (CHECKPOINT, AUTO) else Dtype(name) for name in (document.weights, document.kv_cache)
     )
     return Precision.of(model, weights, kv_cache)
+
+
+def precision_choices(document: PrecisionDocument, model: Model, engine: str) -> tuple[Precision, ...]:
+    """Formats that the file leaves to choose from, preferred ones first; empty where it leaves none."""
+    free = AUTO in (document.weights, document.kv_cache)
+    asked = precision_of(document, model)
+    weights = (asked.weights,) if document.weights != AUTO else weight_choices(model, load_engine(engine))
+    caches = (asked.kv_cache,) if document.kv_cache != AUTO else kv_choices(model)
+    return tuple(Precision.of(model, w, k) for k in caches for w in weights) if free else ()
 
 
 def workload_of(document: WorkloadDocument, preset: catalog.TrafficPreset | None) -> Workload:

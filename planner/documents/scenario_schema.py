@@ -18,6 +18,7 @@ MAX_HISTOGRAM = 30_000
 MAX_PARALLEL = 1024
 MAX_CV = 100
 CHECKPOINT = "checkpoint"
+AUTO = "auto"
 TRACE = "trace"
 _RATE_OF_USERS = "give request_rate = users / (seconds per request + think time)"
 _DTYPE_ALIASES = {
@@ -42,17 +43,13 @@ Confidence = Annotated[float, Field(ge=0.5, le=0.99)]
 RoutingName = Annotated[str, Choice(tuple(Routing), reserved=("length_split",))]
 Weight = Annotated[float, Field(ge=0, le=1e15)]
 
-WeightDtype = Annotated[
-    str, Choice((*(d.value for d in Dtype), CHECKPOINT), reserved=("auto",), aliases=_DTYPE_ALIASES)
-]
-KvDtype = Annotated[
-    str,
-    Choice(
-        (*_KV_DTYPES, CHECKPOINT),
-        reserved=("auto", *(d.value for d in Dtype if d.value not in _KV_DTYPES)),
-        aliases={alias: name for alias, name in _DTYPE_ALIASES.items() if name in _KV_DTYPES},
-    ),
-]
+_KV_ALIASES = {alias: name for alias, name in _DTYPE_ALIASES.items() if name in _KV_DTYPES}
+_NO_KV_DTYPES = tuple(d.value for d in Dtype if d.value not in _KV_DTYPES)
+
+FixedWeightDtype = Annotated[str, Choice((*(d.value for d in Dtype), CHECKPOINT), aliases=_DTYPE_ALIASES)]
+FixedKvDtype = Annotated[str, Choice((*_KV_DTYPES, CHECKPOINT), reserved=_NO_KV_DTYPES, aliases=_KV_ALIASES)]
+WeightDtype = Annotated[str, Choice((*(d.value for d in Dtype), CHECKPOINT, AUTO), aliases=_DTYPE_ALIASES)]
+KvDtype = Annotated[str, Choice((*_KV_DTYPES, CHECKPOINT, AUTO), reserved=_NO_KV_DTYPES, aliases=_KV_ALIASES)]
 
 
 def _kind(value: Any) -> str:
@@ -79,11 +76,16 @@ class PrecisionDocument(DocumentModel):
     """Number formats."""
 
     weights: WeightDtype = Field(
-        default=CHECKPOINT, description="Format of the weights; checkpoint: as the model was published."
+        default=CHECKPOINT,
+        description="Format of the weights; checkpoint: as the model was published; auto: each group's is "
+        "chosen between that and fp8 made of 16-bit weights as they are loaded. fp8 changes what the model "
+        "answers, if little: a plan that chose it says so.",
     )
     kv_cache: KvDtype = Field(
         default=CHECKPOINT,
-        description="Format of the KV cache; checkpoint: the model's 16-bit format, whatever its weights.",
+        description="Format of the KV cache; checkpoint: the model's 16-bit format, whatever its weights; "
+        "auto: that or fp8 is chosen, prefill and decode alike, where the engine keeps it on the GPU. fp8 "
+        "changes what the model answers, if little: a plan that chose it says so.",
     )
 
 

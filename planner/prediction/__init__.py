@@ -24,6 +24,7 @@ from planner.prediction.mixture import (
     no_tpot,
     replica_set,
     summary,
+    traffic_of,
 )
 from planner.specs import Phase
 from planner.traffic import Traffic
@@ -53,7 +54,7 @@ def predict_fleet(fleet: Fleet, z: float = 0.0) -> Latencies:
     if fleet.pool(Phase.COLOCATED):
         parts = [colocated_latencies(fleet, served, z) for served in colocated_pool(fleet, traffic, z)]
         return Latencies(tuple(p[0] for p in parts), tuple(p[1] for p in parts))
-    decode = [DecodeGroup.of(fleet, g, traffic, z) for g in fleet.pool(Phase.DECODE)]
+    decode = [DecodeGroup.of(fleet, g, traffic_of(fleet, g), z) for g in fleet.pool(Phase.DECODE)]
     ttft = tuple(first_tokens(fleet, g, decode, traffic) for g in prompt_pool(fleet, traffic, z))
     if not traffic.has_tpot:
         return Latencies(ttft, tuple(no_tpot(d.share) for d in decode))

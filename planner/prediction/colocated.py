@@ -13,7 +13,7 @@ from planner.fleet import Deployed, Fleet
 from planner.latency import decode_step_time, prompt_time
 from planner.operators import ReplicaSet
 from planner.prediction.disaggregated import decode_slots
-from planner.prediction.mixture import Component, Occupancy, no_tpot, replica_set
+from planner.prediction.mixture import Component, Occupancy, no_tpot, replica_set, traffic_of
 from planner.queueing import FlightSojourn, Sojourn, gamma_tail
 from planner.specs import Phase, Routing, SchedulerPolicy
 from planner.traffic import Traffic
@@ -57,7 +57,7 @@ def _operating_batch(r: ReplicaSet, traffic: Traffic, policy: SchedulerPolicy, g
 
 def colocated_group_occupancy(fleet: Fleet, group: Deployed, z: float = 0.0) -> Occupancy:
     """How full the batches of a colocated group are."""
-    traffic = Traffic.of_service(fleet.service)
+    traffic = traffic_of(fleet, group)
     r = replica_set(fleet, group, z)
     batch = _operating_batch(r, traffic, fleet.engine.scheduler, group)
     slots = decode_slots(group, traffic)

@@ -12,7 +12,7 @@ from planner.capacity import FIRST_STEP_SPREAD, PromptQueues, Spread, batch_for_
 from planner.collectives import kv_transfer_time
 from planner.fleet import Deployed, Fleet, path_rate
 from planner.latency import decode_step_time
-from planner.prediction.mixture import Component, Occupancy, replica_set, share_of
+from planner.prediction.mixture import Component, Occupancy, replica_set, share_of, traffic_of
 from planner.queueing import FlightSojourn, Sojourn, decode_occupancy, shared_servers, shares_by_speed
 from planner.specs import Phase, Routing
 from planner.traffic import Traffic
@@ -113,7 +113,7 @@ def prefill_sojourn(fleet: Fleet, group: Deployed, traffic: Traffic, z: float) -
 
 def prefill_occupancy(fleet: Fleet, group: Deployed, z: float = 0.0) -> Occupancy:
     """Share of time that replicas of the group compute, and their prompts per step."""
-    traffic = Traffic.of_service(fleet.service)
+    traffic = traffic_of(fleet, group)
     (prompts,) = (p for p in prompt_pool(fleet, traffic, z) if p.group is group)
     number = float(prompts.queues.prompts(prompts.load, prompts.pooled, fleet.routing)[0, 0])
     return Occupancy(float(prompts.load[0, 0]), number, number)
@@ -121,7 +121,7 @@ def prefill_occupancy(fleet: Fleet, group: Deployed, z: float = 0.0) -> Occupanc
 
 def _transfer(fleet: Fleet, prefill: Deployed, decode: Deployed, traffic: Traffic) -> FloatArray:
     """Exposed KV transfer of each prompt length between two groups. [s]"""
-    size = kv_bytes(fleet.service.model, fleet.service.precision.kv_cache, traffic.isl)
+    size = kv_bytes(fleet.service.model, fleet.service_of(prefill).precision.kv_cache, traffic.isl)
     rate = path_rate(fleet, prefill, decode)
     layers = fleet.service.model.num_layers / prefill.parallelism.pp
     return kv_transfer_time(traffic.isl, size, rate, layers, fleet.engine)
@@ -196,4 +196,4 @@ def decode_slots(group: Deployed, traffic: Traffic, miss: float = 0.001) -> floa
 
 def decode_group_occupancy(fleet: Fleet, group: Deployed, z: float = 0.0) -> Occupancy:
     """How full the batches of a decode group are."""
-    return DecodeGroup.of(fleet, group, Traffic.of_service(fleet.service), z).occupancy()
+    return DecodeGroup.of(fleet, group, traffic_of(fleet, group), z).occupancy()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from planner.fleet import Deployed, Fleet
 from planner.operators import ReplicaSet
 from planner.plan import LatencySummary
+from planner.traffic import Traffic
 
 _PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 _TOLERANCE = 1e-4
@@ -88,11 +89,16 @@ def replica_set(fleet: Fleet, group: Deployed, z: float) -> ReplicaSet:
     """The group's replica, alone."""
     return ReplicaSet.of(
         fleet.service.model,
-        fleet.service.precision,
+        fleet.service_of(group).precision,
         fleet.engine,
         [(group.item.gpu, group.parallelism)],
         z,
     )
+
+
+def traffic_of(fleet: Fleet, group: Deployed) -> Traffic:
+    """The fleet's traffic as the KV cache of one group keeps it."""
+    return Traffic.of_service(fleet.service_of(group))
 
 
 def share_of(fleet: Fleet, group: Deployed) -> float:

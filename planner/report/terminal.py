@@ -87,11 +87,26 @@ def print_plan(plan: Plan, width: int) -> None:
 
 
 def _print_head(console: Console, plan: Plan, prediction: ServicePrediction) -> None:
-    first = plan.groups[0]
-    precision = f"{first.precision.weights} weights, {first.precision.kv_cache} KV cache"
     console.print(Text(prediction.service, style="bold"))
     engine = f"{plan.engine} {plan.engine_version}"
-    console.print(f"{precision}; {engine}; {figure(prediction.request_rate)} req/s; {_pools(plan)}\n")
+    console.print(
+        f"{_formats(plan.groups)}; {engine}; {figure(prediction.request_rate)} req/s; {_pools(plan)}\n"
+    )
+
+
+def _formats(groups: Sequence[Group]) -> str:
+    """Number formats, by GPU and pool where they differ."""
+    weights = {g.precision.weights for g in groups}
+    caches = {g.precision.kv_cache for g in groups}
+    if len(weights) == len(caches) == 1:
+        return f"{weights.pop()} weights, {caches.pop()} KV cache"
+    members: dict[str, list[str]] = {}
+    for g in groups:
+        own = f"{g.precision.weights} weights"
+        own += f", {g.precision.kv_cache} KV cache" if len(caches) > 1 else ""
+        members.setdefault(own, []).append(f"{g.phase} on {g.gpu}")
+    parts = [f"{own} ({', '.join(dict.fromkeys(names))})" for own, names in members.items()]
+    return ", ".join([*parts, *([f"{caches.pop()} KV cache"] if len(caches) == 1 else [])])
 
 
 def _pools(plan: Plan) -> str:

@@ -9,6 +9,7 @@ from enum import StrEnum
 
 import numpy as np
 
+from planner.arrays import FloatArray
 from planner.collectives import network_rate
 from planner.errors import SpecError
 from planner.fleet import Deployed, Fleet, path_rate
@@ -16,7 +17,7 @@ from planner.operators import ReplicaSet
 from planner.simulator.cluster import Cluster, Failure, Holdings, LoadMeasure, Router, SimulatedGroup
 from planner.simulator.requests import Requests
 from planner.simulator.tables import Grids, step_tables
-from planner.specs import Attention, LatentAttention, Model, Phase, SchedulerPolicy
+from planner.specs import Attention, Dtype, LatentAttention, Model, Phase, SchedulerPolicy
 from planner.transformer import equivalent_tokens, kv_bytes, kv_copies
 
 _ORDER = (Phase.PREFILL, Phase.DECODE, Phase.COLOCATED)
@@ -118,19 +119,31 @@ def holdings(fleet: Fleet, requests: Requests) -> Holdings:
     Windows fill while a sequence decodes; their whole size is taken at its start, so that from then on a
     token takes the place of one token in the layers of full attention.
     """
-    model, dtype = fleet.service.model, fleet.service.precision.kv_cache
+    model, dtypes = fleet.service.model, _kv_formats(fleet)
     isl = requests.isl.astype(np.float64)
-    size = kv_bytes(model, dtype, isl)
-    prompt = np.ceil(equivalent_tokens(model, dtype, isl))
+    size = kv_bytes(model, dtypes[0], isl)  # where it is sent there is one format
+    prompt = np.ceil(_most_tokens(model, dtypes, isl))
     if np.array_equal(prompt, isl):
         return Holdings(prompt=requests.isl, decode=requests.isl, size=size)
     if requests.blocks is not None:
         raise SpecError(
             f"{model.name}: a prefix cache is simulated only for models whose every layer keeps every token"
         )
-    whole = np.ceil(equivalent_tokens(model, dtype, isl + requests.osl))
+    whole = np.ceil(_most_tokens(model, dtypes, isl + requests.osl))
     decode = np.maximum(prompt, whole - requests.osl)
     return Holdings(prompt=prompt.astype(np.int64), decode=decode.astype(np.int64), size=size)
+
+
+def _kv_formats(fleet: Fleet) -> tuple[Dtype, ...]:
+    """Formats of the KV caches of all groups, each once."""
+    return tuple(dict.fromkeys(fleet.service_of(g).precision.kv_cache for g in fleet.groups))
+
+
+def _most_tokens(model: Model, dtypes: Sequence[Dtype], length: FloatArray) -> FloatArray:
+    """Tokens that sequences stand for in the format in which they stand for most: a state counts for more of
+    them where tokens are small."""
+    tokens = [equivalent_tokens(model, dtype, length) for dtype in dtypes]
+    return np.asarray(np.max(tokens, axis=0))
 
 
 def _kinks(model: Model) -> tuple[float, ...]:
@@ -151,13 +164,13 @@ def _group(fleet: Fleet, g: Deployed, grids: Grids, setup: Setup) -> SimulatedGr
         raise SpecError(
             f"{g.item.gpu.name} {layout}: colocated replicas with several attention ranks are not modelled"
         )
-    r = ReplicaSet.of(model, fleet.service.precision, engine, [(g.item.gpu, layout)], setup.z)
+    precision = fleet.service_of(g).precision
+    r = ReplicaSet.of(model, precision, engine, [(g.item.gpu, layout)], setup.z)
     # The ranks of a decode replica step together: one batch. Those of a prefill replica have a prompt each.
     lanes = layout.pp if g.phase is Phase.DECODE else layout.lanes
     tables = step_tables(r, grids, g.max_num_seqs, g.token_budget, lanes)
-    block_bytes = engine.block_size * float(
-        kv_bytes(model, fleet.service.precision.kv_cache, 1.0)
-    ) * kv_copies(model, layout.tp)  # fmt: skip
+    block_bytes = engine.block_size * float(kv_bytes(model, precision.kv_cache, 1.0))
+    block_bytes *= kv_copies(model, layout.tp)
     host = g.item.gpu.host_bandwidth * layout.num_gpus / layout.dp
     costs = engine.transfer
     policy = setup.policy or engine.scheduler

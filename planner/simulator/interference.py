@@ -414,10 +414,11 @@ def colocated_fleet(fleet: Fleet) -> Fleet:
     """
     service = fleet.service
     longest = service.workload.lengths.longest
-    needed = math.ceil(equivalent_tokens(service.model, service.precision.kv_cache, longest))
     total = sum(group.replicas for group in fleet.groups)
     for group in fleet.groups:
         name = f"{group.item.gpu.name} {group.parallelism}"
+        kv_cache = fleet.service_of(group).precision.kv_cache
+        needed = math.ceil(equivalent_tokens(service.model, kv_cache, longest))
         if group.parallelism.dp > 1:
             raise SpecError(f"{name}: colocated replicas with several attention ranks are not modelled")
         if group.kv_tokens < needed:

@@ -71,6 +71,10 @@ class Engine:
         Which side emits the first token under disaggregation.
     weight_only_dtypes : tuple of Dtype
         Weight formats that run with 16-bit arithmetic where a GPU has no such tensor cores.
+    load_time_dtypes : tuple of Dtype
+        Formats that the engine makes of 16-bit weights as it loads them, without a checkpoint of its own.
+    fp8_kv_architectures, fp8_latent_architectures : tuple of str
+        GPUs on which the engine keeps an fp8 KV cache, of keys and values and of latents.
     pair_rules : tuple of PairRule
         Conditions on prefill and decode replicas that exchange KV caches.
     log_sd : float
@@ -96,6 +100,9 @@ class Engine:
     block_size: int
     first_token_phase: Phase
     weight_only_dtypes: tuple[Dtype, ...]
+    load_time_dtypes: tuple[Dtype, ...]
+    fp8_kv_architectures: tuple[str, ...]
+    fp8_latent_architectures: tuple[str, ...]
     transfer: TransferCosts
     connector: str
     pair_rules: tuple[PairRule, ...]

@@ -152,7 +152,17 @@ class Slo:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Service:
-    """One model with its traffic and objectives; `label` tells services of one scenario apart."""
+    """One model with its traffic and objectives.
+
+    Attributes
+    ----------
+    precision : Precision
+        What is asked for, and where the choice is free the checkpoint's own.
+    label : str
+        Tells services of one scenario apart.
+    choices : tuple of Precision
+        Formats that groups may have, preferred ones first; empty: `precision` alone.
+    """
 
     model: Model
     precision: Precision
@@ -160,11 +170,17 @@ class Service:
     slo: Slo
     engine: str
     label: str = ""
+    choices: tuple[Precision, ...] = ()
 
     @property
     def name(self) -> str:
         """What a plan calls the service: its label, else its model."""
         return self.label or self.model.name
+
+    @property
+    def formats(self) -> tuple[Precision, ...]:
+        """Every precision that a group may have."""
+        return self.choices or (self.precision,)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
