@@ -38,7 +38,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     (
         "candidates", "physics", "configuration",
         "documents.scenario_schema", "documents.scenario_rules", "documents.scenario",
-        "documents.plan_schema", "documents.plan", "documents.fleet_schema",
+        "documents.plan_schema", "documents.plan_extras", "documents.plan", "documents.fleet_schema",
     ),
     ("infeasibility", "question", "documents.schemas", "documents.fleet"),
     ("assembly",),

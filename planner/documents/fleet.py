@@ -309,6 +309,7 @@ def _group(index: int, document: FleetGroupDocument, gpu: GPU, engine: Engine) -
         network_bandwidth=gpu.network_bandwidth if network is None else network,
         network_given=network is not None,
         rdma=document.rdma,
+        zone=document.zone or "",
     )
     prompts = document.input_tokens
     return _Group(

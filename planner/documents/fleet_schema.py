@@ -19,7 +19,7 @@ from planner.documents.scenario_schema import (
     Parallel,
     RoutingName,
 )
-from planner.documents.schema_base import DocumentModel, Positive, Reserved, Text
+from planner.documents.schema_base import DocumentModel, Positive, Text
 from planner.documents.tree import KeyPath, Tree
 from planner.errors import Problem
 from planner.specs import Phase
@@ -128,8 +128,12 @@ class FleetGroupDocument(DocumentModel):
         default=None, description="Number formats as a plan repeats them: those of the file."
     )
     num_gpus: Count | None = Field(default=None, description="As a plan repeats it: replicas x tp x pp x dp.")
-    zone: Annotated[Any, Reserved("zones are not supported by this version")] = None
+    zone: Text | None = Field(
+        default=None,
+        description="Where it runs, as a plan repeats it; transfers are computed as those within one zone.",
+    )
     service: PlanResult = None
+    price_class: PlanResult = None
     memory_gib: PlanResult = None
     request_rate: PlanResult = None
     capacity_request_rate: PlanResult = None
