@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from planner.documents.plan_schema import Count, PlanPrecisionDocument, Size
-from planner.documents.scenario_rules import check_slo, check_workload
+from planner.documents.scenario_rules import check_slo, check_workload, repeated
 from planner.documents.scenario_schema import (
     DEMAND_SYNONYMS,
     MAX_TOKENS,
@@ -18,8 +18,10 @@ from planner.documents.scenario_schema import (
     DemandDocument,
     Parallel,
     RoutingName,
+    WorkloadDocument,
 )
-from planner.documents.schema_base import DocumentModel, Positive, Text
+from planner.documents.schedule_schema import Rate
+from planner.documents.schema_base import DocumentModel, Positive, Text, refused
 from planner.documents.tree import KeyPath, Tree
 from planner.errors import Problem
 from planner.specs import Phase
@@ -154,6 +156,15 @@ PLAN_RESULTS = tuple(
 """Keys of a plan's group that may hold anything, nothing included."""
 
 
+class FleetWorkloadDocument(WorkloadDocument):
+    """Traffic with one rate."""
+
+    request_rate: (
+        Annotated[Rate, refused((list, dict), "must be one rate: a fleet file has no schedule", _ONE_RATE)]
+        | None
+    ) = Field(default=None, description="Arrivals; left out: the largest rate is looked for. [req/s]")
+
+
 class FleetDocument(DemandDocument):
     """A running or hand-written fleet: its groups, and the model, traffic and SLOs that they serve."""
 
@@ -165,6 +176,7 @@ class FleetDocument(DemandDocument):
         "options": _AT_THE_TOP,
     }
 
+    workload: FleetWorkloadDocument = Field(description="Traffic.")
     routing: RoutingName = Field(default="least_loaded", description="How the front door picks a replica.")
     confidence: Confidence = Field(
         default=0.5,
@@ -213,16 +225,8 @@ def _check_pools(tree: Tree) -> Iterator[Problem]:
 
 
 def _check_names(tree: Tree) -> Iterator[Problem]:
-    first: dict[str, KeyPath] = {}
-    for i in range(len(tree.entries("groups"))):
-        path: KeyPath = ("groups", i, "name")
-        name = tree.get(*path)
-        if not isinstance(name, str):
-            continue
-        if name in first:
-            rule = f"is the name of another group, first on line {tree.line(first[name])}"
-            yield tree.problem(path, rule, "give each group its own, or none")
-        first.setdefault(name, path)
+    paths: list[KeyPath] = [("groups", i, "name") for i in range(len(tree.entries("groups")))]
+    return repeated(tree, paths, "is the name of another group", "give each group its own, or none")
 
 
 def _check_layout(tree: Tree, i: int) -> Iterator[Problem]:
