@@ -101,11 +101,14 @@ def standing_plan(plan: Plan, folder: Path | None, source_name: str = "plan") ->
         raise SpecError(f"{source_name}: the plan has no {'groups' if plan.predictions else 'services'}")
     loaded = scenario_from_text(dump_yaml(dict(plan.scenario)), f"scenario of {source_name}", folder=folder)
     scenario = loaded.scenario
+    if len(scenario.services) > 1:
+        raise SpecError(
+            f"{source_name}: the plan serves {len(scenario.services)} models; one can be evaluated"
+        )
     (service,) = scenario.services
     rate = plan.predictions[0].request_rate
-    workload = replace(
-        service.workload, periods=tuple(replace(p, request_rate=rate) for p in service.workload.periods)
-    )
+    period = replace(service.workload.periods[0], request_rate=rate)
+    workload = replace(service.workload, periods=(period,))
     fleet = Fleet(
         service=replace(service, workload=workload),
         engine=load_engine(plan.engine),
@@ -125,13 +128,15 @@ def standing_plan(plan: Plan, folder: Path | None, source_name: str = "plan") ->
 
 def _deployed(scenario: Scenario, group: Group, source_name: str) -> Deployed:
     (service,) = scenario.services
-    item = next((item for item in scenario.fleet if item.gpu.name == group.gpu), None)
+    place = (group.zone, group.price_class)
+    of_type = [item for item in scenario.fleet if item.gpu.name == group.gpu]
+    item = next((item for item in of_type if (item.zone, item.price_class) == place), None)
     if item is None:
-        known = [item.gpu.name for item in scenario.fleet]
+        known = [item.name for item in of_type or scenario.fleet]
         hint = did_you_mean(group.gpu, known) or f"it has {', '.join(known)}"
-        raise SpecError(
-            f"{source_name}: group {group.name}: the scenario's fleet has no GPU {group.gpu!r} ({hint})"
-        )
+        where = f" in zone {group.zone or 'none'}, {group.price_class}" if of_type else ""
+        rule = f"the scenario's fleet has no GPU {group.gpu!r}{where} ({hint})"
+        raise SpecError(f"{source_name}: group {group.name}: {rule}")
     return Deployed(
         phase=group.phase,
         item=item,

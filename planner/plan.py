@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from planner.specs import Metric, Objective, Parallelism, Phase, Precision, SloTarget
+from planner.specs import Metric, Objective, Parallelism, Phase, Precision, PriceClass, SloTarget
 
 
 class PlanStatus(StrEnum):
@@ -124,6 +124,7 @@ class Group:
     cost: float | None
     calibration: str
     zone: str = ""
+    price_class: PriceClass = PriceClass.ON_DEMAND
 
     @property
     def num_gpus(self) -> int:
@@ -136,7 +137,7 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeUse:
-    """GPUs used of one type, and whole nodes paid for."""
+    """GPUs used of one type in one zone and price class, and whole nodes paid for. [USD/h]"""
 
     gpu: str
     gpus_used: int
@@ -144,6 +145,7 @@ class NodeUse:
     nodes: int
     price: float | None
     zone: str = ""
+    price_class: PriceClass = PriceClass.ON_DEMAND
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -185,6 +187,108 @@ class Verification:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PeriodPlan:
+    """What runs in one period.
+
+    Attributes
+    ----------
+    hours : float
+        How long it lasts. [h]
+    cost : float or None
+        Of everything paid for while it lasts. [USD/h]
+    replicas : mapping of str to int
+        By name of group; groups that stand still may be left out.
+    request_rates : mapping of str to float
+        By name of service. [req/s]
+    """
+
+    name: str
+    hours: float
+    cost: float | None
+    replicas: Mapping[str, int]
+    request_rates: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HorizonSummary:
+    """What all periods cost together.
+
+    Attributes
+    ----------
+    hours : float
+        Of all periods. [h]
+    cost : float or None
+        Of the plan over those hours. [USD]
+    static_cost : float or None
+        Of the cheapest fleet that stays as it is over the same hours. [USD]
+    saving : float or None
+        Share of `static_cost` that following the traffic saves. [1]
+    reserved : mapping of str to int
+        GPUs reserved for all hours, by GPU type.
+    """
+
+    hours: float
+    cost: float | None
+    static_cost: float | None
+    saving: float | None
+    reserved: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Move:
+    """Replicas of one group before and after a fleet was planned again."""
+
+    group: str
+    before: int
+    after: int
+
+    @property
+    def change(self) -> int:
+        """Replicas that start (> 0) or stop (< 0)."""
+        return self.after - self.before
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LengthBucket:
+    """Prompts that have pools of their own.
+
+    Attributes
+    ----------
+    service : str
+        Name of the service whose groups take them.
+    shortest, longest : int or None
+        Both belong to the bucket; `longest` None: no bound. [tok]
+    share : float
+        Of all requests. [1]
+    """
+
+    service: str
+    shortest: int
+    longest: int | None
+    share: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LengthSplit:
+    """Traffic that the front door divides by prompt length.
+
+    Attributes
+    ----------
+    cost_unsplit : float or None
+        Of the best plan without the split. [USD/h]
+    costs : mapping of int to float or None
+        Of the best plan with so many buckets; None: infeasible. [USD/h]
+    front_door : str
+        How a router is told where prompts go.
+    """
+
+    buckets: tuple[LengthBucket, ...]
+    cost_unsplit: float | None
+    costs: Mapping[int, float | None]
+    front_door: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
     """A fleet that meets a scenario, and how sure we are of it.
 
@@ -198,6 +302,16 @@ class Plan:
         What the same scenario costs without margin for model error. [USD/h]
     scenario : mapping
         The scenario document this answers, as read.
+    periods : tuple of PeriodPlan
+        In their order; groups have the replicas of the busiest. Empty where the rate is constant.
+    horizon : HorizonSummary or None
+        All periods together.
+    moves : tuple of Move
+        What changes against the fleet that was planned from.
+    move_cost : float or None
+        Of those changes; None: not planned from a fleet. [USD]
+    split : LengthSplit or None
+        Where the front door divides prompts by length.
     """
 
     status: PlanStatus
@@ -219,6 +333,11 @@ class Plan:
     notes: tuple[str, ...] = ()
     verification: Verification | None = None
     cost_at_half_confidence: float | None = None
+    periods: tuple[PeriodPlan, ...] = ()
+    horizon: HorizonSummary | None = None
+    moves: tuple[Move, ...] = ()
+    move_cost: float | None = None
+    split: LengthSplit | None = None
 
     @property
     def num_gpus(self) -> int:

@@ -15,5 +15,6 @@ GIB = 2**30
 
 BITS_PER_BYTE = 8
 SECONDS_PER_HOUR = 3600.0
+MINUTES_PER_HOUR = 60.0
 HOURS_PER_MONTH = 730.0  # 8,760 hours a year over twelve months
 PERCENT = 100.0

@@ -37,8 +37,10 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("engines", "catalog", "prediction", "simulator"),
     (
         "candidates", "physics", "configuration",
-        "documents.scenario_schema", "documents.scenario_rules", "documents.scenario",
-        "documents.plan_schema", "documents.plan", "documents.fleet_schema",
+        "documents.look_ups", "documents.scenario_schema", "documents.scenario_rules", "documents.scenario",
+        "documents.schedule_schema", "documents.schedule",
+        "documents.supply_schema", "documents.supply_rules", "documents.supply",
+        "documents.plan_schema", "documents.plan_extras", "documents.plan", "documents.fleet_schema",
     ),
     ("infeasibility", "question", "documents.schemas", "documents.fleet"),
     ("assembly",),
@@ -96,7 +98,8 @@ UNIT_LITERALS = {
     "planner/candidates/curves.py": {"2**20"},  # replicas of a group, at most
     "planner/infeasibility.py": {"1000.0"},  # how much faster a network is tried
     "planner/queueing/waiting.py": {"1e6"},  # a decay rate without unit that stands for infinity
-    "planner/documents/scenario_schema.py": {"1e9", "1e15", "1024"},  # the largest numbers that are accepted
+    "planner/documents/scenario_schema.py": {"1e15", "1024"},  # the largest numbers that are accepted
+    "planner/documents/schedule_schema.py": {"1e9"},  # the largest rate that is accepted
     "planner/lengths.py": {"1000"},  # probabilities in steps of a thousandth
     "planner/program/infeasible.py": {"10**6"},  # an upper bound of slacks
 }

@@ -232,7 +232,7 @@ def test_a_plan_says_where_its_prices_come_from():
         scenario("{instance: aws/p5.48xlarge}", "options: {whole_nodes: false, max_tp: 2, max_pp: 1}\n")
     )
     plan = solve(loaded, SolveOptions(alternatives=False, verify=False))
-    expected = f"price of h100-sxm: {load_instance('p5.48xlarge').price_source}"
+    expected = f"price of h100-sxm: {load_instance('p5.48xlarge').price_source()}"
     assert expected in plan.notes
     assert expected in plan.provenance
     assert plan.cost == pytest.approx(6.88 * sum(g.num_gpus for g in plan.groups))

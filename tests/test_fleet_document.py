@@ -263,10 +263,15 @@ def test_groups_are_pasted_from_a_plan():
     assert decode.rate == 20
 
 
+def test_groups_of_a_zone_keep_it():
+    loaded = fleet_from_text(planned(zone="east", price_class="spot"))
+    assert [group.item.zone for group in loaded.fleet.groups] == ["", "east"]
+
+
 def test_every_key_of_a_plans_group_is_known():
-    assert set(PLANNED) == set(GroupDocument.model_fields) - {"zone"}
+    assert set(PLANNED) == set(GroupDocument.model_fields) - {"zone", "price_class"}
     assert set(GroupDocument.model_fields) <= set(FleetGroupDocument.model_fields)
-    assert set(PLAN_RESULTS) == set(PLANNED) - {
+    assert set(PLAN_RESULTS) == (set(PLANNED) | {"price_class"}) - {
         "name", "phase", "gpu", "parallelism", "replicas", "num_gpus", "precision", "max_num_seqs",
         "max_num_batched_tokens", "max_model_len", "kv_capacity_tokens",
     }  # fmt: skip
@@ -290,7 +295,7 @@ def test_every_key_of_a_plans_group_is_known():
             "groups[1].max_model_len: is less than the longest sequence here, 3,200 tokens, got 3000 (raise",
         ),
         ({"max_num_seqs": None}, "groups[1].max_num_seqs: has no value (give one, or leave the key out)"),
-        ({"zone": "a"}, "groups[1].zone: zones are not supported by this version, got 'a'"),
+        ({"zone": 1}, "groups[1].zone: must be text, got 1"),
         ({"bound": 1}, "groups[1].bound: unknown key (known keys: name, phase, gpu, tp"),
     ],
 )

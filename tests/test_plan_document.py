@@ -9,23 +9,38 @@ import numpy as np
 import pytest
 
 from planner import __version__
-from planner.documents.plan import dump_plan, load_plan, plan_from_text, plan_to_document
+from planner.documents.plan import dump_plan, load_plan, plan_from_text, plan_to_document, rebased
 from planner.documents.yaml_text import parse_tree
 from planner.errors import SpecError
 from planner.plan import (
     Alternative,
     Binding,
     Group,
+    HorizonSummary,
     LatencySummary,
+    LengthBucket,
+    LengthSplit,
     MemoryBudget,
+    Move,
     NodeUse,
+    PeriodPlan,
     Plan,
     PlanStatus,
     PredictedLatency,
     ServicePrediction,
     Verification,
 )
-from planner.specs import Dtype, Metric, Objective, Parallelism, Phase, Precision, SloTarget, Statistic
+from planner.specs import (
+    Dtype,
+    Metric,
+    Objective,
+    Parallelism,
+    Phase,
+    Precision,
+    PriceClass,
+    SloTarget,
+    Statistic,
+)
 from planner.units import GIB
 
 
@@ -115,10 +130,44 @@ def edited(**changes: object) -> Plan:
     return dataclasses.replace(PLAN, **changes)
 
 
+def period(name: str, hours: float, scale: int) -> PeriodPlan:
+    return PeriodPlan(
+        name=name,
+        hours=hours,
+        cost=7.25 * scale,
+        replicas={"prefill-1": 3 * scale, "decode-1": 5 * scale},
+        request_rates={"workload": 10.0 * scale},
+    )
+
+
+SCHEDULED = edited(
+    groups=(dataclasses.replace(PLAN.groups[0], price_class=PriceClass.SPOT, zone="east"), PLAN.groups[1]),
+    nodes=(dataclasses.replace(PLAN.nodes[0], price_class=PriceClass.RESERVED),),
+    periods=(period("night", 16.0, 0), period("day", 8.0, 1)),
+    horizon=HorizonSummary(hours=24.0, cost=58.0, static_cost=174.0, saving=2 / 3, reserved={"h100-sxm": 8}),
+)
+MOVED = edited(moves=(Move(group="prefill-1", before=5, after=3),), move_cost=1.25)
+SPLIT = edited(
+    split=LengthSplit(
+        buckets=(
+            LengthBucket(service="workload", shortest=0, longest=4095, share=0.9),
+            LengthBucket(service="workload", shortest=4096, longest=None, share=0.1),
+        ),
+        cost_unsplit=60.0,
+        costs={1: 60.0, 2: 53.5, 3: None},
+        front_door="route by prompt length at 4,096 tokens",
+    )
+)
+
+
 @pytest.mark.parametrize(
     "plan",
     [
         PLAN,
+        SCHEDULED,
+        MOVED,
+        SPLIT,
+        edited(move_cost=0.0),
         edited(verification=None, groups=(), predictions=(), alternatives=(), nodes=()),
         edited(bound=-math.inf, gap=math.inf, cost=None, cost_at_half_confidence=None),
         edited(objective=Objective.THROUGHPUT, bound=math.inf, gap=math.inf),
@@ -143,6 +192,53 @@ def test_reading_gives_the_plan_up_to_rounding():
     assert again.verification == PLAN.verification
     assert again.alternatives == PLAN.alternatives
     assert (again.provenance, again.notes) == (PLAN.provenance, PLAN.notes)
+
+
+@pytest.mark.parametrize("plan", [SCHEDULED, MOVED, SPLIT])
+def test_what_only_some_plans_have_is_read_back(plan):
+    again = plan_from_text(dump_plan(plan))
+    assert (again.periods, again.moves, again.move_cost) == (plan.periods, plan.moves, plan.move_cost)
+    assert again.split == plan.split
+    assert again.horizon == (plan.horizon and dataclasses.replace(plan.horizon, saving=0.666667))
+    assert [(g.zone, g.price_class) for g in again.groups] == [(g.zone, g.price_class) for g in plan.groups]
+    assert [use.price_class for use in again.nodes] == [use.price_class for use in plan.nodes]
+
+
+def test_what_only_some_plans_have_is_written_in_the_words_of_the_file():
+    document = plan_to_document(SCHEDULED)
+    assert document["periods"][1] == {
+        "name": "day",
+        "hours": 8.0,
+        "cost_per_hour": 7.25,
+        "replicas": {"prefill-1": 3, "decode-1": 5},
+        "request_rates": {"workload": 10.0},
+    }
+    assert document["horizon"]["reserved_gpus"] == {"h100-sxm": 8}
+    assert document["groups"][0]["price_class"] == "spot"
+    assert plan_to_document(MOVED)["moves"] == [{"group": "prefill-1", "change": -2, "from": 5, "to": 3}]
+    assert plan_to_document(SPLIT)["split"]["buckets"][1]["to_tokens"] is None
+    for made in (SCHEDULED, MOVED, SPLIT):
+        assert list(plan_to_document(made))[-1] == "scenario"
+
+
+def test_plans_without_them_have_none_of_their_keys():
+    seldom = {"periods", "horizon", "split", "moves", "move_cost"}
+    assert not seldom & set(plan_to_document(PLAN))
+    assert not any("price_class" in part for part in (*plan_to_document(PLAN)["groups"],))
+    assert "periods" not in plan_to_document(edited(periods=SCHEDULED.periods[:1]))
+
+
+def test_files_of_every_model_are_named_as_seen_from_the_plan(tmp_path):
+    old, new = tmp_path / "scenarios", tmp_path / "plans"
+    old.mkdir()
+    new.mkdir()
+    for name in ("m.json", "t.csv"):
+        (old / name).write_text("")
+    models = [{"model": "./m.json", "workload": {"trace": "t.csv"}}, {"model": "openai/gpt-oss-120b"}]
+    seen = rebased(edited(scenario={"models": models, "fleet": [{"gpu": "h100-sxm"}]}), old, new).scenario
+    assert seen["models"][0]["model"] == "../scenarios/m.json"
+    assert seen["models"][0]["workload"]["trace"] == "../scenarios/t.csv"
+    assert seen["models"][1]["model"] == "openai/gpt-oss-120b"
 
 
 def test_random_plans_survive_writing_and_reading():
@@ -256,6 +352,14 @@ def test_broken_plans_are_refused(old, new, message):
     text = dump_plan(PLAN)
     assert old in text
     assert any(message in problem for problem in problems(text.replace(old, new, 1)))
+
+
+def test_changes_are_what_lies_between_before_and_after():
+    text = dump_plan(MOVED)
+    assert "change: -2" in text
+    (problem,) = problems(text.replace("change: -2", "change: 2"))
+    assert "moves[0].change: must be to - from = -2, got 2 (or leave it out)" in problem
+    assert plan_from_text(text.replace("  change: -2\n", "")).moves == MOVED.moves
 
 
 def test_hand_written_plans_may_leave_derived_numbers_out():

@@ -222,8 +222,8 @@ BAD = [
         "line 5: workload.request_rate: must be a number, got '20' (rem",
     ),
     (
-        ("request_rate: 20", "request_rate: [1, 2]"),
-        "line 5: workload.request_rate: a schedule of rates is not",
+        ("request_rate: 20", "request_rate: {a: 1}"),
+        "line 5: workload.request_rate: must be a number, or a list of rates, got a mapping of keys (e.g.",
     ),
     (("  request_rate: 20\n", ""), "line 4: workload.request_rate: is required"),
     (("  request_rate: 20\n", "  users: 20\n"), "line 5: workload.users: users are not supported by this"),
@@ -296,7 +296,7 @@ BAD = [
     ),
     (("max_gpus: 64", "max_gpus: true"), "line 16: fleet[0].max_gpus: must be a whole number, got true"),
     (("rdma: no", "rdma: 0"), "line 18: fleet[1].rdma: must be true or false, got 0"),
-    (("rdma: no", "zone: a"), "line 18: fleet[1].zone: zones are not supported by this version, got 'a'"),
+    (("rdma: no", "zone: a"), "line 14: fleet[0].zone: is required: other lines of the fleet have one (give"),
     (("per_gpu: 400", "per_gpu: 0"), "line 17: fleet[0].network_gbps_per_gpu: must be > 0, got 0"),
     # the rest
     (
@@ -328,8 +328,8 @@ BAD = [
     ),
     (("colocated: forbidden", "colocated: no"), "options.colocated: must be one of allowed, forbidden, only"),
     (
-        ("routing: random", "routing: length_split"),
-        "line 20: options.routing: is not supported by this version",
+        ("routing: random", "routing: length_spilt"),
+        "round_robin, random, length_split, got 'length_spilt' (did you mean length_split?)",
     ),
     (("confidence: 0.9", "confidence: 1"), "line 20: options.confidence: must be <= 0.99, got 1"),
     (("headroom: 0.1", "headroom: 10.5"), "line 20: options.headroom: must be <= 10, got 10.5"),
@@ -339,10 +339,9 @@ BAD = [
     ),
     (("[4, 1]", "[48]"), "TP 48 does not divide the 64 attention heads, got 48 (nearest: 32, 64)"),
     (("[4, 1]", "[]"), "line 20: options.allowed_tp: must have 1 or more entries, has 0, got an empty list"),
-    (("objective: cost", "periods: []"), "line 19: periods: is reserved and not supported by this version"),
     (
-        ("objective: cost", "egress_per_gb: 1"),
-        "line 19: egress_per_gb: is reserved and not supported by this",
+        ("objective: cost", "owned: true"),
+        "line 19: owned: is a key of the fleet's lines: write owned: true beside the GPUs that are paid for",
     ),
 ]
 

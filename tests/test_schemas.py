@@ -51,10 +51,22 @@ def test_schemas_are_valid_and_say_what_every_key_is(name):
     [
         ("", "", True),
         ("rate: 20", "rate: -20", False),
-        ("rate: 20", "rate: [1, 2]", False),
+        ("rate: 20", "rate: [1, 2]", True),
+        ("rate: 20", "rate: [1]", False),
+        ("rate: 20", "rate: [1, -2]", False),
+        ("rate: 20", "rate: [{hours: 8, request_rate: 2}, {hours: 16, request_rate: 1}]", True),
+        ("rate: 20", "rate: [{hours: 0, request_rate: 2}, {hours: 16, request_rate: 1}]", False),
         ("rate: 20", "rate: ", False),
         ("rate: 20", "users: 20", False),
-        ("random", "length_split", False),
+        ("random", "length_split", True),
+        ("random", "length_spilt", False),
+        ("2.99}", "2.99, price_class: spot, interruptions_per_hour: 0.1, zone: a}", True),
+        ("2.99}", "2.99, price_class: sport}", False),
+        ("2.99}", "2.99, zone: A b}", False),
+        ("options", "zones: {a: {max_gpus: 8}}\noptions", True),
+        ("options", "zones: {a: {}}\noptions", False),
+        ("model: ", "models: [{model: a, workload: {preset: b}, slo: {ttft_ms: {p99: 1}}}]\nmodel: ", False),
+        ("slo: {ttft_ms: {p99: 1000}}\n", "", False),
         ("ttft_ms", "ttft_s", False),
         ("{p99: 1000}", "1000", False),
         ("[{gpu: h100-sxm, price_per_gpu_hour: 2.99}]", "[]", False),
@@ -65,3 +77,21 @@ def test_the_scenario_schema_tells_good_from_bad(old, new, good):
     tree, _ = parse_tree(SCENARIO.replace(old, new), "s.yaml")
     document = json.loads(json.dumps(tree.raw))
     assert Draft202012Validator(json_schemas()["scenario"]).is_valid(document) is good
+
+
+def test_the_scenario_schema_takes_several_models_instead_of_one():
+    served = "{model: a, workload: {preset: b}, slo: {ttft_ms: {p99: 1}}}"
+    text = f"models: [{served}, {served}]\nfleet: [{{gpu: h100-sxm, price_per_gpu_hour: 2.99}}]\n"
+    validator = Draft202012Validator(json_schemas()["scenario"])
+    assert validator.is_valid(parse_tree(text, "s.yaml")[0].raw)
+    assert not validator.is_valid(parse_tree(text + "engine: vllm\n", "s.yaml")[0].raw)
+    assert not validator.is_valid(parse_tree(text.replace("model: a", "name: a"), "s.yaml")[0].raw)
+
+
+@pytest.mark.parametrize(("rate", "good"), [("3", True), ("[1, 2]", False)])
+def test_fleet_files_have_one_rate(rate, good):
+    text = (
+        f"model: m\nworkload: {{request_rate: {rate}, preset: p}}\nslo: {{ttft_ms: {{p99: 1}}}}\n"
+        "groups: [{phase: colocated, gpu: l4, replicas: 1}]\n"
+    )
+    assert Draft202012Validator(json_schemas()["fleet"]).is_valid(parse_tree(text, "f.yaml")[0].raw) is good

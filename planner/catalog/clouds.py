@@ -11,6 +11,7 @@ from planner.documents.catalogue import CloudInstanceEntry, CloudsDocument
 from planner.documents.names import unknown_name
 from planner.documents.source import load_document
 from planner.errors import SpecError
+from planner.specs import PriceClass
 from planner.units import BITS_PER_BYTE, GIGA
 
 _FILE = Path(str(files(__package__ or "planner.catalog"))) / "clouds.yaml"
@@ -76,11 +77,16 @@ class CloudInstance:
         """[B/s]"""
         return None if self.network_bandwidth is None else self.network_bandwidth / self.gpus
 
-    @property
-    def price_source(self) -> str:
+    def price_of(self, price_class: PriceClass) -> float | None:
+        """Of one GPU; None where it is not known, as all prices of reservations are. [USD/h]"""
+        prices = {PriceClass.ON_DEMAND: self.price_per_gpu, PriceClass.SPOT: self.spot_price_per_gpu}
+        return prices.get(price_class)
+
+    def price_source(self, price_class: PriceClass = PriceClass.ON_DEMAND) -> str:
         """What a plan says of the price: offer, date, source and status."""
+        offer = str(price_class).replace("_", " ")
         where = f" in {self.region}" if self.region else ""
-        return f"{self.name} on demand{where} ({self.date or 'no date'}, {self.source}, {self.status})"
+        return f"{self.name} {offer}{where} ({self.date or 'no date'}, {self.source}, {self.status})"
 
 
 @cache

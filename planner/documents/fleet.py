@@ -25,25 +25,22 @@ from planner.documents.fleet_schema import (
     FleetDocument,
     FleetGroupDocument,
     FleetPrecisionDocument,
+    FleetWorkloadDocument,
     check_groups,
     layout_path,
 )
+from planner.documents.look_ups import Named, look_up_demand, reporting, text_at
 from planner.documents.scenario import (
-    Named,
-    bytes_per_second,
     check_demand,
-    look_up_demand,
     own_lengths,
     precision_of,
     replays,
-    reporting,
     service_of,
-    text_at,
     workload_of,
 )
-from planner.documents.scenario_schema import WorkloadDocument
 from planner.documents.schema_base import DocumentModel
 from planner.documents.source import validate
+from planner.documents.supply import bytes_per_second
 from planner.documents.tree import KeyPath, Tree, dotted, only
 from planner.documents.yaml_text import parse_tree
 from planner.engines import engine_names, load_engine
@@ -282,7 +279,7 @@ def _served(tree: Tree, named: Named, problems: Sequence[Problem]) -> _Served | 
     engine = tree.get("engine") if tree.has("engine") else FleetDocument.model_fields["engine"].default
     if named.model is None or precision is None or engine not in engine_names():
         return None
-    workload = _sound(tree.get("workload"), WorkloadDocument)
+    workload = _sound(tree.get("workload"), FleetWorkloadDocument)
     broken = any(problem.key.partition(".")[0] == "workload" for problem in problems)
     return _Served(
         named.model,
@@ -315,6 +312,7 @@ def _group(index: int, document: FleetGroupDocument, gpu: GPU, served: _Served) 
         network_bandwidth=gpu.network_bandwidth if network is None else network,
         network_given=network is not None,
         rdma=document.rdma,
+        zone=document.zone or "",
     )
     prompts = document.input_tokens
     return _Group(

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from planner.documents.plan_schema import Count, PlanPrecisionDocument, Size
-from planner.documents.scenario_rules import check_slo, check_workload
+from planner.documents.scenario_rules import check_slo, check_workload, repeated
 from planner.documents.scenario_schema import (
     CHECKPOINT,
     DEMAND_SYNONYMS,
@@ -22,8 +22,10 @@ from planner.documents.scenario_schema import (
     Parallel,
     PrecisionDocument,
     RoutingName,
+    WorkloadDocument,
 )
-from planner.documents.schema_base import DocumentModel, Positive, Reserved, Text
+from planner.documents.schedule_schema import Rate
+from planner.documents.schema_base import DocumentModel, Positive, Text, refused
 from planner.documents.tree import KeyPath, Tree
 from planner.errors import Problem
 from planner.specs import Phase
@@ -144,8 +146,12 @@ class FleetGroupDocument(DocumentModel):
         default=None, description="Number formats of this group; default: those of the file."
     )
     num_gpus: Count | None = Field(default=None, description="As a plan repeats it: replicas x tp x pp x dp.")
-    zone: Annotated[Any, Reserved("zones are not supported by this version")] = None
+    zone: Text | None = Field(
+        default=None,
+        description="Where it runs, as a plan repeats it; transfers are computed as those within one zone.",
+    )
     service: PlanResult = None
+    price_class: PlanResult = None
     memory_gib: PlanResult = None
     request_rate: PlanResult = None
     capacity_request_rate: PlanResult = None
@@ -166,6 +172,15 @@ PLAN_RESULTS = tuple(
 """Keys of a plan's group that may hold anything, nothing included."""
 
 
+class FleetWorkloadDocument(WorkloadDocument):
+    """Traffic with one rate."""
+
+    request_rate: (
+        Annotated[Rate, refused((list, dict), "must be one rate: a fleet file has no schedule", _ONE_RATE)]
+        | None
+    ) = Field(default=None, description="Arrivals; left out: the largest rate is looked for. [req/s]")
+
+
 class FleetDocument(DemandDocument):
     """A running or hand-written fleet: its groups, and the model, traffic and SLOs that they serve."""
 
@@ -178,6 +193,7 @@ class FleetDocument(DemandDocument):
     }
 
     precision: FleetPrecisionDocument = Field(default=FleetPrecisionDocument(), description="Number formats.")
+    workload: FleetWorkloadDocument = Field(description="Traffic.")
     routing: RoutingName = Field(default="least_loaded", description="How the front door picks a replica.")
     confidence: Confidence = Field(
         default=0.5,
@@ -226,16 +242,8 @@ def _check_pools(tree: Tree) -> Iterator[Problem]:
 
 
 def _check_names(tree: Tree) -> Iterator[Problem]:
-    first: dict[str, KeyPath] = {}
-    for i in range(len(tree.entries("groups"))):
-        path: KeyPath = ("groups", i, "name")
-        name = tree.get(*path)
-        if not isinstance(name, str):
-            continue
-        if name in first:
-            rule = f"is the name of another group, first on line {tree.line(first[name])}"
-            yield tree.problem(path, rule, "give each group its own, or none")
-        first.setdefault(name, path)
+    paths: list[KeyPath] = [("groups", i, "name") for i in range(len(tree.entries("groups")))]
+    return repeated(tree, paths, "is the name of another group", "give each group its own, or none")
 
 
 def _check_layout(tree: Tree, i: int) -> Iterator[Problem]:

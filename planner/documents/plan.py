@@ -18,6 +18,7 @@ from typing import Any
 
 from planner import __version__, catalog
 from planner.documents.files import read_text, resolved_path
+from planner.documents.plan_extras import extras_in, extras_out, rounded
 from planner.documents.plan_schema import (
     SCHEMA_VERSION,
     AlternativeDocument,
@@ -44,10 +45,8 @@ from planner.plan import (
     ServicePrediction,
     Verification,
 )
-from planner.specs import Metric, Objective, Parallelism, Precision, SloTarget, Statistic
+from planner.specs import Metric, Objective, Parallelism, Precision, PriceClass, SloTarget, Statistic
 from planner.units import GIB, MILLI
-
-_DIGITS = 6
 
 # --------------------------------------------------------------------------------------------
 # Out
@@ -69,12 +68,12 @@ def plan_to_document(plan: Plan, reproducible: bool = False) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "status": plan.status.value,
         "objective": plan.objective.value,
-        "value": _number(plan.value),
-        "bound": _number(plan.bound),
-        "gap": _number(plan.gap),
-        "cost_per_hour": _number(plan.cost),
-        "cost_per_hour_at_half_confidence": _number(plan.cost_at_half_confidence),
-        "power_w": _number(plan.power),
+        "value": rounded(plan.value),
+        "bound": rounded(plan.bound),
+        "gap": rounded(plan.gap),
+        "cost_per_hour": rounded(plan.cost),
+        "cost_per_hour_at_half_confidence": rounded(plan.cost_at_half_confidence),
+        "power_w": rounded(plan.power),
         "engine": {"name": plan.engine, "version": plan.engine_version},
         "routing": plan.routing,
         "groups": [_group_out(group) for group in plan.groups],
@@ -82,6 +81,7 @@ def plan_to_document(plan: Plan, reproducible: bool = False) -> dict[str, Any]:
         "predicted": first
         and {"ttft_ms": _summary_out(first.ttft.expected), "tpot_ms": _summary_out(first.tpot.expected)},
         "services": [_service_out(prediction) for prediction in plan.predictions],
+        **extras_out(plan),
         "alternatives": [_alternative_out(alternative) for alternative in plan.alternatives],
         "verification": plan.verification and _verification_out(plan.verification),
         "notes": list(plan.notes),
@@ -103,8 +103,10 @@ def rebased(plan: Plan, old: Path, new: Path) -> Plan:
     if old.resolve() == new.resolve() or not plan.scenario:
         return plan
     scenario = deepcopy(dict(plan.scenario))
-    workload, fleet = scenario.get("workload", {}), scenario.get("fleet", [])
-    places = [(scenario, "model"), (workload, "trace"), (workload, "preset"), *((i, "gpu") for i in fleet)]
+    places = [(item, "gpu") for item in scenario.get("fleet", [])]
+    for served in (scenario, *scenario.get("models", [])):
+        workload = served.get("workload", {})
+        places += [(served, "model"), (workload, "trace"), (workload, "preset")]
     for owner, key in places:
         name = owner.get(key)
         if isinstance(name, str) and (key == "trace" or catalog.names_file(key, name)):
@@ -122,13 +124,13 @@ def _seen_from(name: str, old: Path, new: Path) -> str:
 
 
 def _group_out(group: Group) -> dict[str, Any]:
-    rate, capacity = _number(group.request_rate), _number(group.capacity)
+    rate, capacity = rounded(group.request_rate), rounded(group.capacity)
     return {
         "name": group.name,
         "service": group.service,
         "phase": group.phase.value,
         "gpu": group.gpu,
-        **_zone_out(group.zone),
+        **_place_out(group),
         "parallelism": asdict(group.parallelism),
         "replicas": group.replicas,
         "num_gpus": group.num_gpus,
@@ -140,18 +142,18 @@ def _group_out(group: Group) -> dict[str, Any]:
         "max_num_batched_tokens": group.max_num_batched_tokens,
         "max_model_len": group.max_model_len,
         "kv_capacity_tokens": group.kv_capacity,
-        "memory_gib": {key: _number(size / GIB) for key, size in asdict(group.memory).items()},
+        "memory_gib": {key: rounded(size / GIB) for key, size in asdict(group.memory).items()},
         "request_rate": rate,
         "capacity_request_rate": capacity,
         # From the rounded numbers, so that reading and writing again changes nothing.
-        "utilization": _number(rate / capacity) if rate is not None and capacity else 0.0,
-        "mean_batch": _number(group.mean_batch),
-        "busy": _number(group.busy),
+        "utilization": rounded(rate / capacity) if rate is not None and capacity else 0.0,
+        "mean_batch": rounded(group.mean_batch),
+        "busy": rounded(group.busy),
         "binds": group.binds.value,
-        "compute_utilization": _number(group.compute_utilization),
-        "bandwidth_utilization": _number(group.bandwidth_utilization),
-        "network_utilization": _number(group.network_utilization),
-        "cost_per_hour": _number(group.cost),
+        "compute_utilization": rounded(group.compute_utilization),
+        "bandwidth_utilization": rounded(group.bandwidth_utilization),
+        "network_utilization": rounded(group.network_utilization),
+        "cost_per_hour": rounded(group.cost),
         "calibration": group.calibration,
     }
 
@@ -159,24 +161,24 @@ def _group_out(group: Group) -> dict[str, Any]:
 def _nodes_out(use: NodeUse) -> dict[str, Any]:
     return {
         "gpu": use.gpu,
-        **_zone_out(use.zone),
+        **_place_out(use),
         "gpus_used": use.gpus_used,
         "gpus_paid": use.gpus_paid,
         "nodes": use.nodes,
-        "price_per_gpu_hour": _number(use.price),
+        "price_per_gpu_hour": rounded(use.price),
     }
 
 
 def _service_out(prediction: ServicePrediction) -> dict[str, Any]:
     return {
         "service": prediction.service,
-        "request_rate": _number(prediction.request_rate),
+        "request_rate": rounded(prediction.request_rate),
         "slo": _slo_out(prediction.slo),
         "ttft_ms": _latency_out(prediction.ttft),
         "tpot_ms": _latency_out(prediction.tpot),
-        "usd_per_million_input_tokens": _number(prediction.cost_per_million_input_tokens),
-        "usd_per_million_output_tokens": _number(prediction.cost_per_million_output_tokens),
-        "usd_per_million_tokens": _number(prediction.cost_per_million_tokens),
+        "usd_per_million_input_tokens": rounded(prediction.cost_per_million_input_tokens),
+        "usd_per_million_output_tokens": rounded(prediction.cost_per_million_output_tokens),
+        "usd_per_million_tokens": rounded(prediction.cost_per_million_tokens),
     }
 
 
@@ -193,14 +195,14 @@ def _latency_out(latency: PredictedLatency) -> dict[str, Any]:
 
 
 def _summary_out(summary: LatencySummary) -> dict[str, Any]:
-    return {s.value: _number(getattr(summary, s.value) / MILLI) for s in Statistic}
+    return {s.value: rounded(getattr(summary, s.value) / MILLI) for s in Statistic}
 
 
 def _alternative_out(alternative: Alternative) -> dict[str, Any]:
     return {
         "name": alternative.name,
-        "cost_per_hour": _number(alternative.cost),
-        "value": _number(alternative.value),
+        "cost_per_hour": rounded(alternative.cost),
+        "value": rounded(alternative.value),
         "summary": alternative.summary,
         "reason": alternative.reason,
         "verified": alternative.verified,
@@ -212,15 +214,11 @@ def _verification_out(verification: Verification) -> dict[str, Any]:
     return {"passed": verification.passed, **_plain(details)}
 
 
-def _zone_out(zone: str) -> dict[str, str]:
-    return {"zone": zone} if zone else {}
-
-
-def _number(value: float | None) -> float | None:
-    """Six significant digits; None for what is not finite."""
-    if value is None or not math.isfinite(value):
-        return None
-    return float(f"{value:.{_DIGITS}g}")
+def _place_out(owner: Group | NodeUse) -> dict[str, str]:
+    """Zone and price class, where they are not the usual ones."""
+    usual = owner.price_class is PriceClass.ON_DEMAND
+    zone = {"zone": owner.zone} if owner.zone else {}
+    return zone | ({} if usual else {"price_class": owner.price_class.value})
 
 
 def _plain(value: Any) -> Any:
@@ -233,7 +231,7 @@ def _plain(value: Any) -> Any:
         return _plain(value.tolist())
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    return _number(value) if isinstance(value, float) else value
+    return rounded(value) if isinstance(value, float) else value
 
 
 # --------------------------------------------------------------------------------------------
@@ -288,6 +286,7 @@ def _plan_in(document: PlanDocument, tree: Tree) -> Plan:
         notes=tuple(document.notes),
         verification=_verification_in(tree.raw["verification"]),
         cost_at_half_confidence=document.cost_per_hour_at_half_confidence,
+        **extras_in(document),
     )
 
 
@@ -298,6 +297,7 @@ def _group_in(document: GroupDocument) -> Group:
         phase=document.phase,
         gpu=document.gpu,
         zone=document.zone,
+        price_class=document.price_class,
         parallelism=Parallelism(**document.parallelism.model_dump()),
         replicas=document.replicas,
         precision=Precision(weights=document.precision.weights, kv_cache=document.precision.kv_cache),
@@ -323,6 +323,7 @@ def _nodes_in(document: NodesDocument) -> NodeUse:
     return NodeUse(
         gpu=document.gpu,
         zone=document.zone,
+        price_class=document.price_class,
         gpus_used=document.gpus_used,
         gpus_paid=document.gpus_paid,
         nodes=document.nodes,

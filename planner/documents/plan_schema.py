@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
@@ -11,7 +12,7 @@ from planner.documents.schema_base import DocumentModel, NonNegative
 from planner.documents.tree import Tree
 from planner.errors import Problem
 from planner.plan import Binding, PlanStatus
-from planner.specs import Dtype, Objective, Phase
+from planner.specs import Dtype, Objective, Phase, PriceClass
 
 SCHEMA_VERSION = 1
 
@@ -53,6 +54,9 @@ class GroupDocument(DocumentModel):
     phase: Phase = Field(description="What its replicas do.")
     gpu: str = Field(description="GPU type.")
     zone: str = Field(default="", description="Where it runs.")
+    price_class: PriceClass = Field(
+        default=PriceClass.ON_DEMAND, description="How its GPUs are paid for; left out: on demand."
+    )
     parallelism: ParallelismDocument = Field(description="GPUs of one replica.")
     replicas: Size = Field(description="Number of replicas.")
     num_gpus: Count | None = Field(default=None, description="replicas x tp x pp x dp.")
@@ -84,6 +88,9 @@ class NodesDocument(DocumentModel):
 
     gpu: str = Field(description="GPU type.")
     zone: str = Field(default="", description="Where they are.")
+    price_class: PriceClass = Field(
+        default=PriceClass.ON_DEMAND, description="How they are paid for; left out: on demand."
+    )
     gpus_used: Count = Field(description="GPUs with a replica.")
     gpus_paid: Count = Field(description="GPUs paid for, in whole nodes where nodes are whole.")
     nodes: Count = Field(description="Nodes paid for.")
@@ -185,6 +192,60 @@ class ProvenanceDocument(DocumentModel):
     sources: list[str] = Field(description="Origin of every profile used.")
 
 
+class PeriodPlanDocument(DocumentModel):
+    """What runs in one period."""
+
+    name: str = Field(description="Its name.")
+    hours: Annotated[float, Field(gt=0)] = Field(description="How long it lasts. [h]")
+    cost_per_hour: float | None = Field(description="Of everything paid for meanwhile. [USD/h]")
+    replicas: dict[str, Count] = Field(description="By name of group.")
+    request_rates: dict[str, NonNegative] = Field(description="By name of service. [req/s]")
+
+
+class HorizonDocument(DocumentModel):
+    """What all periods cost together."""
+
+    hours: Annotated[float, Field(gt=0)] = Field(description="Of all periods. [h]")
+    cost: float | None = Field(description="Of the plan over those hours. [USD]")
+    static_cost: float | None = Field(description="Of the cheapest fleet that stays as it is. [USD]")
+    saving: float | None = Field(description="Share of static_cost that is saved. [1]")
+    reserved_gpus: dict[str, Count] = Field(description="Reserved for all hours, by GPU type.")
+
+
+class MoveDocument(DocumentModel):
+    """Replicas of one group before and after."""
+
+    group: str = Field(description="Name of the group.")
+    change: int | None = Field(default=None, description="to - from.")
+    before: Count = Field(alias="from", description="Replicas before.")
+    after: Count = Field(alias="to", description="Replicas after.")
+
+
+class BucketDocument(DocumentModel):
+    """Prompts that have pools of their own; both ends belong to it."""
+
+    service: str = Field(description="Name of the service whose groups take them.")
+    from_tokens: Count = Field(description="Shortest prompt. [tok]")
+    to_tokens: Count | None = Field(description="Longest prompt; null: no bound. [tok]")
+    share: NonNegative = Field(description="Of all requests. [1]")
+
+
+class SplitCostDocument(DocumentModel):
+    """What a number of buckets costs."""
+
+    buckets: Size = Field(description="Number of buckets.")
+    cost_per_hour: float | None = Field(description="Of the best plan; null: infeasible. [USD/h]")
+
+
+class SplitDocument(DocumentModel):
+    """Traffic that the front door divides by prompt length."""
+
+    buckets: list[BucketDocument] = Field(description="From short to long prompts.")
+    cost_per_hour_unsplit: float | None = Field(description="Of the best plan without the split. [USD/h]")
+    cost_by_buckets: list[SplitCostDocument] = Field(description="Best plans by number of buckets.")
+    front_door: str = Field(description="How a router is told where prompts go.")
+
+
 class PlanDocument(DocumentModel):
     """A fleet that meets a scenario."""
 
@@ -205,6 +266,15 @@ class PlanDocument(DocumentModel):
     nodes: list[NodesDocument] = Field(description="GPUs used and paid for.")
     predicted: PredictedDocument | None = Field(description="Expected latencies of the first service.")
     services: list[ServiceDocument] = Field(description="Every service with its SLOs and predictions.")
+    periods: list[PeriodPlanDocument] = Field(
+        default=[], description="What runs when; groups have the replicas of the busiest period."
+    )
+    horizon: HorizonDocument | None = Field(default=None, description="All periods together.")
+    split: SplitDocument | None = Field(default=None, description="How prompts are divided by length.")
+    moves: list[MoveDocument] = Field(
+        default=[], description="What changes against the fleet that was planned from."
+    )
+    move_cost: float | None = Field(default=None, description="Of those changes. [USD]")
     alternatives: list[AlternativeDocument] = Field(description="Best plans under restrictions.")
     verification: VerificationDocument | None = Field(description="null: not simulated.")
     notes: list[str] = Field(description="What a reader has to know.")
@@ -213,16 +283,30 @@ class PlanDocument(DocumentModel):
 
     @classmethod
     def check(cls, tree: Tree) -> list[Problem]:
-        """GPU counts that were edited must still multiply every parallel dimension."""
-        problems = []
-        for i in range(len(tree.entries("groups"))):
-            path = ("groups", i, "num_gpus")
-            sizes = [tree.get("groups", i, "parallelism", key) for key in ("tp", "pp", "dp")]
-            factors = [tree.get("groups", i, "replicas"), *sizes]
-            if tree.get(*path) is None or not all(type(f) is int and f > 0 for f in factors):
-                continue  # the second is reported by the schema
-            expected = math.prod(factors)
-            if tree.get(*path) != expected:
-                rule = f"must be replicas x tp x pp x dp = {expected}"
-                problems.append(tree.problem(path, rule, "or leave it out"))
-        return problems
+        """Numbers that follow from others still do, also where the others were edited."""
+        return [*_check_counts(tree), *_check_moves(tree)]
+
+
+def _check_counts(tree: Tree) -> Iterator[Problem]:
+    """GPU counts multiply every parallel dimension."""
+    for i in range(len(tree.entries("groups"))):
+        path = ("groups", i, "num_gpus")
+        sizes = [tree.get("groups", i, "parallelism", key) for key in ("tp", "pp", "dp")]
+        factors = [tree.get("groups", i, "replicas"), *sizes]
+        if tree.get(*path) is None or not all(type(f) is int and f > 0 for f in factors):
+            continue  # the second is reported by the schema
+        expected = math.prod(factors)
+        if tree.get(*path) != expected:
+            rule = f"must be replicas x tp x pp x dp = {expected}"
+            yield tree.problem(path, rule, "or leave it out")
+
+
+def _check_moves(tree: Tree) -> Iterator[Problem]:
+    """Changes are what lies between before and after."""
+    for i in range(len(tree.entries("moves"))):
+        path = ("moves", i, "change")
+        before, after = (tree.get("moves", i, key) for key in ("from", "to"))
+        if tree.get(*path) is None or type(before) is not int or type(after) is not int:
+            continue
+        if tree.get(*path) != after - before:
+            yield tree.problem(path, f"must be to - from = {after - before}", "or leave it out")

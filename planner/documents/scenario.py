@@ -6,17 +6,16 @@ keys, and names that are looked up here (model, GPUs, traffic presets).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from planner import catalog, lengths
-from planner.documents.files import read_text, resolved_path
-from planner.documents.model_config import model_from_config
-from planner.documents.scenario_rules import price_reason
+from planner.documents.files import read_text
+from planner.documents.look_ups import Named, look_up_demand
+from planner.documents.scenario_rules import LENGTH_SPLIT, SURVIVE_NODE, SURVIVE_ZONE, demand_trees
 from planner.documents.scenario_schema import (
     AUTO,
     CHECKPOINT,
@@ -25,7 +24,6 @@ from planner.documents.scenario_schema import (
     TRACE,
     ArrivalSpread,
     DemandDocument,
-    FleetItemDocument,
     LengthDocument,
     OptionsDocument,
     PrecisionDocument,
@@ -33,19 +31,19 @@ from planner.documents.scenario_schema import (
     SloDocument,
     WorkloadDocument,
 )
+from planner.documents.schedule import check_schedule, periods_of, scaling_of
+from planner.documents.schema_base import MAX_LABEL, label_of
 from planner.documents.source import validate
-from planner.documents.trace_file import read_trace
-from planner.documents.tree import KeyPath, Tree
+from planner.documents.supply import fleet_item, look_up_fleet, power_of
+from planner.documents.tree import Tree
 from planner.documents.yaml_text import parse_tree
 from planner.engines import load_engine
 from planner.engines.formats import kv_choices, weight_choices
 from planner.engines.legality import legal_tp, tp_violation
 from planner.errors import Problem, SpecError
 from planner.specs import (
-    GPU,
     ColocatedUse,
     Dtype,
-    FleetItem,
     Lengths,
     Marginal,
     Metric,
@@ -53,166 +51,37 @@ from planner.specs import (
     Objective,
     Options,
     Period,
-    Phase,
     Precision,
     Routing,
     Scenario,
     Service,
     Slo,
     SloTarget,
+    SpareScope,
     Statistic,
     Workload,
 )
 from planner.traces import Trace
-from planner.units import BITS_PER_BYTE, GIGA, MILLI
+from planner.units import GIGA, MILLI, MINUTES_PER_HOUR
 
 MAX_RENEWAL_CV = 2.0  # of a preset; beyond, the spread is between minutes, not between requests
-_SLIP = 0.9  # similarity from which a key of an inline model is taken for another
 
 # --------------------------------------------------------------------------------------------
-# Names that are looked up
+# What the traffic of models may break
 
 
-@dataclass(slots=True)
-class Named:
-    """What the names of a file stand for, and what is wrong with them."""
-
-    model: Model | None = None
-    preset: catalog.TrafficPreset | None = None
-    trace: Trace | None = None
-    gpus: dict[int, GPU] = field(default_factory=dict)
-    instances: dict[int, catalog.CloudInstance] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
-
-
-def look_up_demand(tree: Tree) -> Named:
-    """Model and traffic by every name that is text, whatever else is wrong with the file."""
-    named = Named()
-    if name := text_at(tree, "model"):
-        with reporting(named, tree, ("model",)):
-            named.model = catalog.load_model(name, tree.folder)
-    elif isinstance(tree.get("model"), dict):
-        named.model = _inline_model(tree, named.problems)
-    if name := text_at(tree, "workload", "preset"):
-        with reporting(named, tree, ("workload", "preset")):
-            named.preset = catalog.load_traffic(name, tree.folder)
-    if name := text_at(tree, "workload", "trace"):
-        with reporting(named, tree, ("workload", "trace")):
-            named.trace = read_trace(resolved_path(name, tree.folder))
-            named.preset = catalog.traffic_of(named.trace)
-    return named
-
-
-def _look_up(tree: Tree) -> Named:
-    """Resolve every name of a scenario."""
-    named = look_up_demand(tree)
-    _look_up_fleet(tree, named)
-    if named.model is not None:
-        named.problems += _check_tp(tree, named.model)
-    return named
-
-
-def _look_up_fleet(tree: Tree, named: Named) -> None:
-    """GPUs and instances of the fleet; each type of GPU is listed once."""
-    first: dict[str, KeyPath] = {}
-    for i in range(len(tree.entries("fleet"))):
-        path: KeyPath = ("fleet", i, "gpu")
-        name = text_at(tree, *path)
-        if name:
-            with reporting(named, tree, path):
-                named.gpus[i] = catalog.load_gpu(name, tree.folder)
-        if instance := text_at(tree, "fleet", i, "instance"):
-            with reporting(named, tree, ("fleet", i, "instance")):
-                named.instances[i] = catalog.load_instance(instance)
-                named.problems += _check_instance(tree, i, named.instances[i], named.gpus.get(i))
-                if not tree.has(*path):
-                    path = ("fleet", i, "instance")
-                    named.gpus[i] = catalog.load_gpu(named.instances[i].gpu)
-        name = named.gpus[i].name if i in named.gpus else name  # the same GPU may go by several names
-        if name and name in first:
-            rule = f"is listed twice, first on line {tree.line(first[name])}"
-            named.problems.append(tree.problem(path, rule, "give each GPU type once"))
-        first.setdefault(name, path)
-
-
-def _check_instance(tree: Tree, i: int, instance: catalog.CloudInstance, gpu: GPU | None) -> list[Problem]:
-    """An instance has the GPU that is named beside it, and a price where one is needed."""
-    problems = []
-    if gpu is not None and gpu.name in catalog.gpu_names() and gpu.name != instance.gpu:
-        rule = f"contradicts {instance.name}, which has {instance.gpu}"
-        problems.append(tree.problem(("fleet", i, "gpu"), rule, "leave it out"))
-    given = tree.has("fleet", i, "price_per_gpu_hour") or tree.get("fleet", i, "owned") is True
-    if instance.on_demand is None and not given and price_reason(tree):
-        rule = f"price of {instance.name} is not known: give price_per_gpu_hour"
-        problems.append(tree.problem(("fleet", i, "instance"), rule, show_value=False))
-    return problems
-
-
-def _inline_model(tree: Tree, problems: list[Problem]) -> Model | None:
-    """A model whose configuration the scenario holds itself; its ``name`` is free."""
-    config = _Recorded(tree.get("model"))
-    name = text_at(tree, "model", "name") or "model"
-    model = None
-    try:
-        model = model_from_config(config, name, f"model of {tree.source}")
-    except SpecError as error:
-        for problem in error.problems:
-            path: KeyPath = ("model", *problem.key.split("."))
-            problems.append(replace(problem, key=f"model.{problem.key}", line=tree.line(path)))
-    for key, meant in config.mistyped():
-        problems.append(tree.problem(("model", key), "unknown key", f"did you mean {meant}?"))
-    return model
-
-
-class _Recorded(dict[str, Any]):
-    """A model's keys, and which of them were asked for.
-
-    A configuration copied from a model's page has many keys that shapes do not need; what is refused is a
-    key that was never asked for, so close to one that was asked for in vain that it must be a slip.
-    """
-
-    def __init__(self, keys: Mapping[str, Any]) -> None:
-        super().__init__(keys)
-        self.asked: set[str] = set()
-
-    def get(self, key: str, default: Any = None) -> Any:
-        self.asked.add(key)
-        return super().get(key, default)
-
-    def mistyped(self) -> list[tuple[str, str]]:
-        """(key, key that was probably meant)."""
-        in_vain = sorted(self.asked - set(self))
-        unread = [key for key in self if isinstance(key, str) and key not in self.asked]
-        near = ((key, get_close_matches(key, in_vain, n=1, cutoff=_SLIP)) for key in unread)
-        return [(key, found[0]) for key, found in near if found]
-
-
-def text_at(tree: Tree, *path: str | int) -> str:
-    """The text at a key path; empty where there is none."""
-    value = tree.get(*path)
-    return value if isinstance(value, str) else ""
-
-
-@contextmanager
-def reporting(named: Named, tree: Tree, path: KeyPath) -> Iterator[None]:
-    """Turn a failed look-up into problems at the line of the name."""
-    try:
-        yield
-    except SpecError as error:
-        said = [f"{error.source}: {problem}" for problem in error.problems] or [str(error)]
-        named.problems += [tree.problem(path, rule, show_value=False) for rule in said]
-
-
-def _check_tp(tree: Tree, model: Model) -> list[Problem]:
+def _check_tp(tree: Tree, models: Sequence[Model]) -> list[Problem]:
+    """Each size that is allowed is legal for a model of the scenario."""
     problems = []
     for i, tp in enumerate(tree.entries("options", "allowed_tp")):
         if type(tp) is not int or not 1 <= tp <= MAX_PARALLEL:
             continue  # reported by the schema
-        violation = tp_violation(model, tp)
-        if violation is not None:
-            sizes = sorted(legal_tp(model, min(2 * tp, MAX_PARALLEL)), key=lambda size: abs(size - tp))
+        violations = [tp_violation(model, tp) for model in models]
+        if violations and violations[0] is not None and all(violations):
+            near = {size for model in models for size in legal_tp(model, min(2 * tp, MAX_PARALLEL))}
+            sizes = sorted(near, key=lambda size: (abs(size - tp), size))
             hint = f"nearest: {', '.join(str(size) for size in sorted(sizes[:2]))}"
-            problems.append(tree.problem(("options", "allowed_tp", i), violation.reason, hint))
+            problems.append(tree.problem(("options", "allowed_tp", i), violations[0].reason, hint))
     return problems
 
 
@@ -263,16 +132,28 @@ class LoadedScenario:
 
     Attributes
     ----------
-    trace : Trace or None
-        Requests that lengths are drawn from; None where the scenario gives lengths of its own.
-    replay : bool
-        Whether a simulation plays them as they came: the scenario asks for no other arrivals and lengths.
+    traces : tuple of Trace or None
+        For each service the requests that lengths are drawn from; None where the scenario gives lengths
+        of its own. Empty: for no service.
+    replays : tuple of bool
+        For each service whether a simulation plays them as they came: the scenario asks for no other
+        arrivals and lengths.
     """
 
     scenario: Scenario
     document: Mapping[str, Any]
-    trace: Trace | None = None
-    replay: bool = False
+    traces: tuple[Trace | None, ...] = ()
+    replays: tuple[bool, ...] = ()
+
+    @property
+    def trace(self) -> Trace | None:
+        """That of the first service."""
+        return self.traces[0] if self.traces else None
+
+    @property
+    def replay(self) -> bool:
+        """Whether that of the first service is played as it came."""
+        return bool(self.replays) and self.replays[0]
 
 
 def load_scenario(path: str | Path) -> Scenario:
@@ -298,29 +179,81 @@ def scenario_from_text(
     """Read a scenario from YAML or JSON; `folder` is where its relative paths start."""
     tree, problems = parse_tree(text, source_name, folder)
     document, found = validate(tree, ScenarioDocument)
-    named = _look_up(tree)
-    problems += found + named.problems
-    if problems or document is None or named.model is None:
+    named = [look_up_demand(demand) for demand in demand_trees(tree)]
+    supply = look_up_fleet(tree)
+    models = [one.model for one in named if one.model is not None]
+    problems += [*found, *supply.problems, *(problem for one in named for problem in one.problems)]
+    problems += [*_check_tp(tree, models), *(check_schedule(tree, document) if document is not None else ())]
+    if problems or document is None:
         raise SpecError.of_file(source_name, problems)
-    service = service_of(document, named.model, named.preset)
-    problems = check_demand(tree, named.model, service.workload, named.trace)
+    demands = document.demands
+    services = _services(document, named)
+    for demand, service, one in zip(demand_trees(tree), services, named, strict=True):
+        problems += check_demand(demand, service.model, service.workload, one.trace)
     if problems:
         raise SpecError.of_file(source_name, problems)
-    scenario = Scenario(
-        services=(service,),
+    return LoadedScenario(
+        scenario=_scenario(document, services, supply, source_name),
+        document=tree.raw,
+        traces=tuple(
+            one.trace if own_lengths(demand.workload) else None
+            for demand, one in zip(demands, named, strict=True)
+        ),
+        replays=tuple(replays(demand.workload) for demand in demands),
+    )
+
+
+def _services(document: ScenarioDocument, named: Sequence[Named]) -> tuple[Service, ...]:
+    """What is to be served, in periods that all services share, with labels where there are several."""
+    labels = _labels(document, named)
+    shared = periods_of(document)
+    services = []
+    for demand, one, label in zip(document.demands, named, labels, strict=True):
+        assert one.model is not None  # a model that is not found is a problem
+        service = replace(service_of(demand, one.model, one.preset), label=label)
+        if shared is not None:
+            workload = service.workload
+            periods = shared.with_rates(demand.workload.request_rate or workload.request_rate)
+            service = replace(service, workload=replace(workload, periods=periods))
+        services.append(service)
+    return tuple(services)
+
+
+def _labels(document: ScenarioDocument, named: Sequence[Named]) -> list[str]:
+    """Names as given, else the last part of the model's, told apart by numbers; none for a single model."""
+    if document.models is None:
+        return [""]
+    taken = {entry.name for entry in document.models}
+    labels = []
+    for entry, one in zip(document.models, named, strict=True):
+        label = entry.name
+        if label is None:
+            plain = label_of(one.model.name.rpartition("/")[2] if one.model else "") or "model"
+            numbered = (f"{plain[: MAX_LABEL - 4]}-{k}" for k in itertools.count(2))
+            label = next(name for name in itertools.chain([plain], numbered) if name not in taken)
+        taken.add(label)
+        labels.append(label)
+    return labels
+
+
+def _scenario(
+    document: ScenarioDocument, services: tuple[Service, ...], supply: Named, source_name: str
+) -> Scenario:
+    """The scenario of a file in which nothing is wrong."""
+    zones, egress, power = document.zones or {}, document.egress_per_gb, document.power
+    return Scenario(
+        services=services,
         fleet=tuple(
-            _fleet_item(item, named.gpus[i], named.instances.get(i)) for i, item in enumerate(document.fleet)
+            fleet_item(item, supply.gpus[i], supply.instances.get(i)) for i, item in enumerate(document.fleet)
         ),
         objective=Objective(document.objective),
         options=_options(document.options),
         budget=document.budget_per_hour,
         source=source_name,
-    )
-    return LoadedScenario(
-        scenario=scenario,
-        document=tree.raw,
-        trace=named.trace if own_lengths(document.workload) else None,
-        replay=replays(document.workload),
+        zones={name: zone.max_gpus for name, zone in zones.items()},
+        egress_price=None if egress is None else egress / GIGA,
+        power=None if power is None else power_of(power),
+        scaling=scaling_of(document),
     )
 
 
@@ -355,7 +288,7 @@ def precision_choices(document: PrecisionDocument, model: Model, engine: str) ->
 
 def workload_of(document: WorkloadDocument, preset: catalog.TrafficPreset | None) -> Workload:
     """Traffic as the file says, else as recorded."""
-    rate = document.request_rate
+    rate = document.busiest_rate
     if rate is None:
         # Without a preset only what looks for the rate itself gets here.
         rate = preset.request_rate if preset else 1.0
@@ -458,48 +391,11 @@ def _slo(document: SloDocument) -> Slo:
     return Slo(targets=tuple(targets))
 
 
-def _fleet_item(document: FleetItemDocument, gpu: GPU, instance: catalog.CloudInstance | None) -> FleetItem:
-    """GPUs as the item says, else as its instance does, else as their profile does."""
-    price, price_source = document.price_per_gpu_hour, ""
-    if price is None and document.owned:
-        price = 0.0
-    elif price is None and instance is not None and instance.price_per_gpu is not None:
-        price, price_source = instance.price_per_gpu, instance.price_source
-    network = bytes_per_second(document.network_gbps_per_gpu)
-    rdma, node_size = document.rdma, document.node_size
-    if instance is not None:
-        network = instance.network_per_gpu if network is None else network
-        node_size = node_size or instance.gpus
-        if "rdma" not in document.model_fields_set and instance.rdma is not None:
-            rdma = instance.rdma
-    caps = {
-        Phase.PREFILL: document.max_prefill_gpus,
-        Phase.DECODE: document.max_decode_gpus,
-        Phase.COLOCATED: document.max_colocated_gpus,
-    }
-    return FleetItem(
-        gpu=gpu,
-        price=price,
-        max_gpus=document.max_gpus,
-        node_size=node_size or gpu.node_size,
-        network_bandwidth=gpu.network_bandwidth if network is None else network,
-        network_given=network is not None,
-        rdma=rdma,
-        owned=document.owned,
-        price_source=price_source,
-        max_gpus_by_phase={phase: cap for phase, cap in caps.items() if cap is not None},
-    )
-
-
-def bytes_per_second(gbps: float | None) -> float | None:
-    """A network rate in SI units, where one is given. [B/s]"""
-    return None if gbps is None else gbps * GIGA / BITS_PER_BYTE
-
-
 def _options(document: OptionsDocument) -> Options:
+    split = document.routing == LENGTH_SPLIT
     return Options(
         colocated=ColocatedUse(document.colocated),
-        routing=Routing(document.routing),
+        routing=Routing.LEAST_LOADED if split else Routing(document.routing),
         min_replicas_per_pool=document.min_replicas_per_pool,
         spare_replicas=document.spare_replicas,
         whole_nodes=document.whole_nodes,
@@ -508,4 +404,12 @@ def _options(document: OptionsDocument) -> Options:
         max_tp=document.max_tp,
         max_pp=document.max_pp,
         allowed_tp=None if document.allowed_tp is None else tuple(sorted(set(document.allowed_tp))),
+        spare_scope=SpareScope(document.spare_scope),
+        survive_node=SURVIVE_NODE in document.survive,
+        survive_zone=SURVIVE_ZONE in document.survive,
+        surge_replicas=document.rolling_upgrade_surge,
+        on_demand_floor=document.on_demand_floor,
+        spot_recovery=document.spot_recovery_minutes / MINUTES_PER_HOUR,
+        length_split=split,
+        max_length_buckets=document.max_length_buckets or Options().max_length_buckets,
     )

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
 from planner.documents.tree import KeyPath, Tree
 from planner.errors import Problem
-from planner.specs import Objective
+
+DEMAND_KEYS = ("model", "workload", "slo")
+SERVED_KEYS = (*DEMAND_KEYS, "precision", "engine")
+LENGTH_SPLIT = "length_split"
+SURVIVE_NODE, SURVIVE_ZONE = "node", "zone"
 
 
 def check_workload(tree: Tree, rate_needed: bool) -> list[Problem]:
@@ -65,14 +70,14 @@ def _check_percentiles(tree: Tree, path: KeyPath) -> list[Problem]:
     return [
         tree.problem((*path, name), f"must be >= {before_name}")
         for (before_name, before), (name, value) in pairwise(known)
-        if _is_number(before) and _is_number(value) and value < before
+        if is_number(before) and is_number(value) and value < before
     ]
 
 
 def _check_histogram(tree: Tree, path: KeyPath) -> list[Problem]:
     pairs = tree.entries(*path, "histogram")
     weights = [pair[1] for pair in pairs if isinstance(pair, list) and len(pair) == 2]
-    if weights and len(weights) == len(pairs) and all(_is_number(w) and w == 0 for w in weights):
+    if weights and len(weights) == len(pairs) and all(is_number(w) and w == 0 for w in weights):
         return [tree.problem((*path, "histogram"), "needs a weight > 0")]
     return []
 
@@ -89,41 +94,55 @@ def check_slo(tree: Tree) -> list[Problem]:
     return problems
 
 
-def check_fleet(tree: Tree) -> list[Problem]:
-    """There are GPUs to choose from, by name or by instance, with prices where cost counts."""
-    if tree.get("fleet") == []:
-        return [tree.problem(("fleet",), "the fleet is empty", "list at least one GPU type")]
-    return [
-        problem
-        for i, item in enumerate(tree.entries("fleet"))
-        if isinstance(item, dict)
-        for problem in (*_check_gpu(tree, i), *_check_price(tree, i))
+def check_models(tree: Tree) -> list[Problem]:
+    """There is one model, or a list of them whose names differ; never both."""
+    if not tree.has("models"):
+        absent = [key for key in DEMAND_KEYS if not tree.has(key)]
+        return [tree.problem((key,), "is required", show_value=False) for key in absent]
+    beside = [key for key in SERVED_KEYS if tree.has(key)]
+    problems = [
+        tree.problem((key,), "is given beside models", "give it within models", show_value=False)
+        for key in beside
     ]
+    paths: list[KeyPath] = [("models", i, "name") for i in range(len(tree.entries("models")))]
+    hint = "give each its own, or none"
+    return [*problems, *repeated(tree, paths, "is the name of another model", hint)]
 
 
-def _check_gpu(tree: Tree, i: int) -> list[Problem]:
-    if tree.has("fleet", i, "gpu") or tree.has("fleet", i, "instance"):
-        return []
-    return [tree.problem(("fleet", i, "gpu"), "is required", "or name an instance")]
+def demand_trees(tree: Tree) -> list[Tree]:
+    """The parts of a scenario that say what is to be served: one, or one for each of `models`."""
+    if not tree.has("models"):
+        return [tree]
+    return [tree.within("models", i) for i in range(len(tree.entries("models")))]
 
 
-def _check_price(tree: Tree, i: int) -> list[Problem]:
-    path: KeyPath = ("fleet", i, "price_per_gpu_hour")
-    if tree.get("fleet", i, "owned") is True:
-        return []
-    if tree.has(*path):
-        free = _is_number(tree.get(*path)) and tree.get(*path) == 0
-        return [tree.problem(path, "must be > 0", "or say owned: true")] if free else []
-    reason = "" if tree.has("fleet", i, "instance") else price_reason(tree)
-    return [tree.problem(path, f"missing price: {reason}", "give it, or owned: true")] if reason else []
+def check_options(tree: Tree) -> list[Problem]:
+    """Options that need others, or something of the fleet, have it."""
+    problems = []
+    buckets: KeyPath = ("options", "max_length_buckets")
+    if tree.has(*buckets) and tree.get("options", "routing") != LENGTH_SPLIT:
+        rule = f"counts only with routing {LENGTH_SPLIT}"
+        problems.append(tree.problem(buckets, rule, f"add routing: {LENGTH_SPLIT}, or leave it out"))
+    zones = {tree.get("fleet", i, "zone") for i in range(len(tree.entries("fleet")))} - {None}
+    for i, what in enumerate(tree.entries("options", "survive")):
+        if what == SURVIVE_ZONE and len(zones) < 2:
+            rule = f"needs two zones, the fleet has {'one' if zones else 'none'}"
+            problems.append(tree.problem(("options", "survive", i), rule, "give zone on lines of the fleet"))
+    return problems
 
 
-def price_reason(tree: Tree) -> str:
-    """Why GPUs need a price; empty where they need none."""
-    if tree.get("objective") in (None, Objective.COST):
-        return "objective is cost"
-    return "there is a budget" if tree.has("budget_per_hour") else ""
+def repeated(tree: Tree, paths: Sequence[KeyPath], rule: str, hint: str) -> Iterator[Problem]:
+    """Texts at `paths` that stand at an earlier one too."""
+    first: dict[str, KeyPath] = {}
+    for path in paths:
+        text = tree.get(*path)
+        if not isinstance(text, str):
+            continue
+        if text in first:
+            yield tree.problem(path, f"{rule}, first on line {tree.line(first[text])}", hint)
+        first.setdefault(text, path)
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether a value of a file is one."""
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -4,16 +4,45 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic import ConfigDict, Discriminator, Field, Tag
 
-from planner.documents.scenario_rules import check_fleet, check_slo, check_workload
-from planner.documents.schema_base import Choice, DocumentModel, Positive, Reserved, Text, rule_error
+from planner.documents.scenario_rules import (
+    DEMAND_KEYS,
+    LENGTH_SPLIT,
+    SERVED_KEYS,
+    SURVIVE_NODE,
+    SURVIVE_ZONE,
+    check_models,
+    check_options,
+    check_slo,
+    check_workload,
+    demand_trees,
+)
+from planner.documents.schedule_schema import (
+    RATE_TEXT,
+    PeriodsDocument,
+    RequestRate,
+    check_rates,
+    rate_of,
+)
+from planner.documents.schema_base import (
+    Choice,
+    DocumentModel,
+    Label,
+    NonNegative,
+    Positive,
+    Reserved,
+    Text,
+    kind_of,
+    refused,
+)
+from planner.documents.supply_rules import check_fleet, check_supply
+from planner.documents.supply_schema import MAX_GPUS, FleetItemDocument, PowerDocument, ZoneDocument
 from planner.documents.tree import Tree
 from planner.errors import Problem
-from planner.specs import ColocatedUse, Dtype, Objective, Routing
+from planner.specs import ColocatedUse, Dtype, Objective, Routing, SpareScope
 
 MAX_TOKENS = 10_000_000
-MAX_GPUS = 10_000_000
 MAX_HISTOGRAM = 30_000
 MAX_PARALLEL = 1024
 MAX_CV = 100
@@ -37,7 +66,6 @@ _KV_DTYPES = ("bf16", "fp16", "fp8")
 # Kinds of values
 
 Tokens = Annotated[float, Field(ge=1, le=MAX_TOKENS)]
-GpuCount = Annotated[int, Field(ge=0, le=MAX_GPUS)]
 Parallel = Annotated[int, Field(ge=1, le=MAX_PARALLEL)]
 Confidence = Annotated[float, Field(ge=0.5, le=0.99)]
 RoutingName = Annotated[str, Choice(tuple(Routing), reserved=("length_split",))]
@@ -50,22 +78,6 @@ FixedWeightDtype = Annotated[str, Choice((*(d.value for d in Dtype), CHECKPOINT)
 FixedKvDtype = Annotated[str, Choice((*_KV_DTYPES, CHECKPOINT), reserved=_NO_KV_DTYPES, aliases=_KV_ALIASES)]
 WeightDtype = Annotated[str, Choice((*(d.value for d in Dtype), CHECKPOINT, AUTO), aliases=_DTYPE_ALIASES)]
 KvDtype = Annotated[str, Choice((*_KV_DTYPES, CHECKPOINT, AUTO), reserved=_NO_KV_DTYPES, aliases=_KV_ALIASES)]
-
-
-def _kind(value: Any) -> str:
-    """Tag of a value that may be short or a mapping; parentheses keep it out of messages."""
-    return "(mapping)" if isinstance(value, dict) else "(short)"
-
-
-def _refuse(kinds: tuple[type, ...], rule: str, suggestion: str) -> BeforeValidator:
-    """Refuses values of some Python types with a rule of its own."""
-
-    def check(value: Any) -> Any:
-        if isinstance(value, kinds) and not isinstance(value, bool):
-            raise rule_error(rule, suggestion)
-        return value
-
-    return BeforeValidator(check)
 
 
 # --------------------------------------------------------------------------------------------
@@ -99,7 +111,7 @@ class ArrivalSpread(DocumentModel):
 
 Arrivals = Annotated[
     Annotated[str, Choice(("poisson", TRACE)), Tag("(short)")] | Annotated[ArrivalSpread, Tag("(mapping)")],
-    Discriminator(_kind),
+    Discriminator(kind_of),
 ]
 
 
@@ -126,7 +138,7 @@ class LengthDocument(DocumentModel):
 
 
 Length = Annotated[
-    Annotated[Tokens, Tag("(short)")] | Annotated[LengthDocument, Tag("(mapping)")], Discriminator(_kind)
+    Annotated[Tokens, Tag("(short)")] | Annotated[LengthDocument, Tag("(mapping)")], Discriminator(kind_of)
 ]
 
 
@@ -144,19 +156,7 @@ class WorkloadDocument(DocumentModel):
         "prefix_hit_rate": "prefix_cache_hit_rate",
     }
 
-    request_rate: (
-        Annotated[
-            Annotated[float, Field(ge=1e-6, le=1e9)],
-            _refuse((list, dict), "a schedule of rates is not supported by this version", "give one number"),
-        ]
-        | None
-    ) = Field(
-        default=None,
-        description=(
-            "Arrivals; may be left out with a trace or a preset (its own rate), and where the largest rate "
-            "is looked for: objective throughput, and fleet files. [req/s]"
-        ),
-    )
+    request_rate: RequestRate | None = Field(default=None, description=RATE_TEXT)
     arrivals: Arrivals | None = Field(
         default=None,
         description=(
@@ -189,6 +189,12 @@ class WorkloadDocument(DocumentModel):
         Reserved(f"users are not supported by this version; {_RATE_OF_USERS}"),
     ] = None
 
+    @property
+    def busiest_rate(self) -> float | None:
+        """The rate, or the largest of a schedule. [req/s]"""
+        rate = self.request_rate
+        return max(rate_of(entry) for entry in rate) if isinstance(rate, list) else rate
+
 
 class LatencyLimits(DocumentModel):
     """Bounds on one latency; each must hold."""
@@ -201,7 +207,7 @@ class LatencyLimits(DocumentModel):
 
 
 Limits = Annotated[
-    LatencyLimits, _refuse((int, float), "say which statistic the limit is for", "e.g. {p99: 1000}")
+    LatencyLimits, refused((int, float), "say which statistic the limit is for", "e.g. {p99: 1000}")
 ]
 
 
@@ -216,67 +222,45 @@ class SloDocument(DocumentModel):
     attainment: Annotated[Any, Reserved("joint attainment is not supported by this version")] = None
 
 
-class FleetItemDocument(DocumentModel):
-    """GPUs of one type that may be used."""
-
-    synonyms: ClassVar = {
-        "count": "max_gpus",
-        "stock": "max_gpus",
-        "price": "price_per_gpu_hour",
-        "name": "gpu",
-        "type": "gpu",
-        "gpus_per_node": "node_size",
-        "instance_type": "instance",
-    }
-
-    gpu: Text | None = Field(
-        default=None,
-        description="Name of a GPU profile, or path to one relative to this file; default: the instance's.",
-    )
-    instance: Text | None = Field(
-        default=None,
-        description="A cloud's server, e.g. aws/p5.48xlarge (see `planner gpus prices`): gives GPU, price on "
-        "demand, node size and network, each of which a key of this item replaces.",
-    )
-    price_per_gpu_hour: Annotated[float, Field(ge=0)] | None = Field(
-        default=None,
-        description="Price of one GPU, needed where cost or a budget counts; default: the instance's. "
-        "[USD/h]",
-    )
-    max_gpus: GpuCount | None = Field(
-        default=None, description="GPUs that can be had; 0: none; left out: unlimited."
-    )
-    node_size: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
-        default=None, description="GPUs of a node; default: the instance's, else the profile's."
-    )
-    network_gbps_per_gpu: Positive | None = Field(
-        default=None,
-        description="NIC share of one GPU, one direction; default: the instance's, else the profile's. "
-        "[Gbit/s]",
-    )
-    rdma: bool = Field(
-        default=True,
-        description="false where the network is plain TCP; default: as the instance's, else true.",
-    )
-    owned: bool = Field(default=False, description="Already paid for: the price may be 0 or left out.")
-    max_prefill_gpus: GpuCount | None = Field(default=None, description="Cap of the prefill pool.")
-    max_decode_gpus: GpuCount | None = Field(default=None, description="Cap of the decode pool.")
-    max_colocated_gpus: GpuCount | None = Field(default=None, description="Cap of the colocated pool.")
-    zone: Annotated[Any, Reserved("zones are not supported by this version")] = None
-
-
 class OptionsDocument(DocumentModel):
     """How a plan is searched."""
+
+    synonyms: ClassVar = {"surge": "rolling_upgrade_surge", "max_surge": "rolling_upgrade_surge"}
 
     colocated: Annotated[str, Choice(tuple(ColocatedUse))] = Field(
         default="allowed", description="Whether replicas that do both phases may, must not, or must serve."
     )
-    routing: RoutingName = Field(default="least_loaded", description="How the front door picks a replica.")
+    routing: Annotated[str, Choice((*Routing, LENGTH_SPLIT))] = Field(
+        default="least_loaded",
+        description="How the front door picks a replica; length_split: by the length of the prompt, among "
+        "pools for each bucket of lengths, and the least loaded of a pool.",
+    )
+    max_length_buckets: Annotated[int, Field(ge=2, le=8)] | None = Field(
+        default=None, description="Most buckets of routing length_split; default: 4."
+    )
     min_replicas_per_pool: Annotated[int, Field(ge=1, le=MAX_GPUS)] = Field(
         default=1, description="Replicas that a pool in use has at least."
     )
     spare_replicas: Annotated[int, Field(ge=0, le=MAX_GPUS)] = Field(
         default=0, description="Replicas of each pool that may fail while the rest still meets the SLOs."
+    )
+    spare_scope: Annotated[str, Choice(tuple(SpareScope))] = Field(
+        default="group",
+        description="What spare_replicas counts: group: so many of every group may fail at once; pool: so "
+        "many of any one group.",
+    )
+    survive: list[Annotated[str, Choice((SURVIVE_NODE, SURVIVE_ZONE))]] = Field(
+        default=[],
+        description="What may fail as a whole while the rest still meets the SLOs: node, zone, or both.",
+    )
+    rolling_upgrade_surge: Annotated[int, Field(ge=0, le=MAX_GPUS)] = Field(
+        default=0, description="Replicas of each group that there is room to start before old ones stop."
+    )
+    on_demand_floor: Annotated[float, Field(ge=0, le=1)] = Field(
+        default=0.0, description="Share of the demand that each pool carries without its spot GPUs. [1]"
+    )
+    spot_recovery_minutes: Annotated[float, Field(ge=0, le=10_000)] = Field(
+        default=0.0, description="From the loss of a spot replica until another serves. [min]"
     )
     whole_nodes: bool = Field(default=True, description="Whether nodes are paid for whole.")
     headroom: Annotated[float, Field(ge=0, le=10)] = Field(
@@ -293,7 +277,7 @@ class OptionsDocument(DocumentModel):
 
 
 ModelSource = Annotated[
-    Annotated[Text, Tag("(short)")] | Annotated[dict[str, Any], Tag("(mapping)")], Discriminator(_kind)
+    Annotated[Text, Tag("(short)")] | Annotated[dict[str, Any], Tag("(mapping)")], Discriminator(kind_of)
 ]
 
 
@@ -306,24 +290,55 @@ DEMAND_SYNONYMS = {
 }
 
 
-class DemandDocument(DocumentModel):
-    """What is to be served: the keys that the files of scenarios and fleets share."""
+_MODEL = (
+    "Catalogue name, path to a Hugging Face config.json or model directory, or the keys of a config.json "
+    "themselves."
+)
+_TRAFFIC = "Traffic."
+_SLO = "Service level objectives."
 
-    model: ModelSource = Field(
-        description="Catalogue name, path to a Hugging Face config.json or model directory, or the keys of a "
-        "config.json themselves."
-    )
+
+class ServedDocument(DocumentModel):
+    """What is to be served, where a file may also say it elsewhere."""
+
+    model: ModelSource | None = Field(default=None, description=_MODEL)
     precision: PrecisionDocument = Field(default=PrecisionDocument(), description="Number formats.")
     engine: Annotated[str, Choice(("vllm",), reserved=("sglang", "trtllm"))] = Field(
         default="vllm", description="Serving engine."
     )
-    workload: WorkloadDocument = Field(description="Traffic.")
-    slo: SloDocument = Field(description="Service level objectives.")
+    workload: WorkloadDocument | None = Field(default=None, description=_TRAFFIC)
+    slo: SloDocument | None = Field(default=None, description=_SLO)
 
 
-class ScenarioDocument(DemandDocument):
+class DemandDocument(ServedDocument):
+    """What is to be served: the keys that the files of scenarios and fleets share."""
+
+    model: ModelSource = Field(description=_MODEL)
+    workload: WorkloadDocument = Field(description=_TRAFFIC)
+    slo: SloDocument = Field(description=_SLO)
+
+
+class ServedModelDocument(DemandDocument):
+    """One of several models that share a fleet."""
+
+    synonyms: ClassVar = {**DEMAND_SYNONYMS, "label": "name", "service": "name"}
+
+    name: Label | None = Field(
+        default=None, description="What the plan calls it; default: the last part of the model's name."
+    )
+
+
+class ScenarioDocument(ServedDocument):
     """A question to the planner: model, traffic, SLOs, and the GPUs to choose from."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "oneOf": [
+                {"required": [*DEMAND_KEYS], "properties": {"models": False}},
+                {"required": ["models"], "properties": dict.fromkeys(SERVED_KEYS, False)},
+            ]
+        }
+    )
     empty_values = False  # an empty max_gpus must not pass for "unlimited"
     synonyms: ClassVar = {
         **DEMAND_SYNONYMS,
@@ -332,23 +347,60 @@ class ScenarioDocument(DemandDocument):
         "hardware": "fleet",
         "budget": "budget_per_hour",
         "constraints": "options",
+        "services": "models",
+        "schedule": "periods",
+        "regions": "zones",
+        "electricity": "power",
+        "egress": "egress_per_gb",
     }
 
-    fleet: list[FleetItemDocument] = Field(
-        description="GPU types to choose from, each once.", json_schema_extra={"minItems": 1}
+    models: Annotated[list[ServedModelDocument], Field(min_length=1, max_length=64)] | None = Field(
+        default=None,
+        description="Several models that share the fleet, each with traffic and SLOs of its own; instead of "
+        "model, precision, engine, workload and slo.",
     )
+    periods: PeriodsDocument | None = Field(
+        default=None, description="How the fleet follows a schedule of rates."
+    )
+    fleet: list[FleetItemDocument] = Field(
+        description="GPU types to choose from, each once in a zone and price class.",
+        json_schema_extra={"minItems": 1},
+    )
+    zones: Annotated[dict[Label, ZoneDocument], Field(min_length=1)] | None = Field(
+        default=None, description="Zones of the fleet that have a limit, by name."
+    )
+    egress_per_gb: NonNegative | None = Field(
+        default=None,
+        description="Of KV caches sent from one zone to another; left out: prefill and decode stay in one "
+        "zone. [USD/GB]",
+    )
+    power: PowerDocument | None = Field(default=None, description="Electricity, where it is paid for apart.")
     objective: Annotated[str, Choice(tuple(Objective))] = Field(
         default="cost", description="What is made small; throughput: the rate, made large."
     )
     budget_per_hour: Positive | None = Field(default=None, description="Most that a plan may cost. [USD/h]")
     options: OptionsDocument = Field(default=OptionsDocument(), description="How a plan is searched.")
-    models: Annotated[Any, Reserved()] = None
-    periods: Annotated[Any, Reserved()] = None
-    zones: Annotated[Any, Reserved()] = None
-    owned: Annotated[Any, Reserved()] = None
-    egress_per_gb: Annotated[Any, Reserved()] = None
+    owned: Annotated[
+        Any, Reserved("is a key of the fleet's lines: write owned: true beside the GPUs that are paid for")
+    ] = None
+
+    @property
+    def demands(self) -> tuple[DemandDocument, ...]:
+        """What each service asks for, whether there are several or one; empty where nothing is said."""
+        if self.models is not None:
+            return tuple(self.models)
+        if self.model is None or self.workload is None or self.slo is None:
+            return ()
+        own = {key: getattr(self, key) for key in SERVED_KEYS}
+        return (DemandDocument.model_construct(**own),)
 
     @classmethod
     def check(cls, tree: Tree) -> list[Problem]:
-        rate_needed = tree.get("objective") != Objective.THROUGHPUT
-        return [*check_workload(tree, rate_needed), *check_slo(tree), *check_fleet(tree)]
+        several = len(tree.entries("models")) > 1  # what is made large is then their common factor
+        rate_needed = several or tree.get("objective") != Objective.THROUGHPUT
+        demands = [
+            problem
+            for demand in demand_trees(tree)
+            for problem in (*check_workload(demand, rate_needed), *check_rates(demand), *check_slo(demand))
+        ]
+        return [*check_models(tree), *demands, *check_fleet(tree), *check_supply(tree), *check_options(tree)]

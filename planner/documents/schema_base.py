@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+)
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from planner.documents.names import did_you_mean, either, one_of
@@ -87,3 +96,44 @@ class Choice:
 def rule_error(rule: str, suggestion: str = "") -> PydanticCustomError:
     """What a validator of a schema raises: `rule` and `suggestion` reach the user as they are."""
     return PydanticCustomError("rule", "{rule}", {"rule": rule, "suggestion": suggestion})
+
+
+def kind_of(value: Any) -> str:
+    """Tag of a value that may be short or a mapping; parentheses keep it out of messages."""
+    return "(mapping)" if isinstance(value, dict) else "(short)"
+
+
+def refused(kinds: tuple[type, ...], rule: str, suggestion: str) -> BeforeValidator:
+    """Refuses values of some Python types with a rule of its own."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, kinds) and not isinstance(value, bool):
+            raise rule_error(rule, suggestion)
+        return value
+
+    return BeforeValidator(check)
+
+
+MAX_LABEL = 63
+_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+
+
+def label_of(text: str) -> str:
+    """The nearest name that may stand in host names: small letters, digits, dashes; empty if none is left."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:MAX_LABEL].rstrip("-")
+
+
+def _check_label(text: str) -> str:
+    if not re.fullmatch(_LABEL, text) or len(text) > MAX_LABEL:
+        near = label_of(text)
+        rule = f"must be up to {MAX_LABEL} small letters, digits and dashes, as in a host name"
+        raise rule_error(rule, f"e.g. {near}" if near else "")
+    return text
+
+
+Label = Annotated[
+    str,
+    AfterValidator(_check_label),
+    Field(json_schema_extra={"pattern": f"^{_LABEL}$", "maxLength": MAX_LABEL}),
+]
+"""A name that may become part of a host name."""

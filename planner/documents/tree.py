@@ -37,11 +37,23 @@ class Tree:
         Name of the file in messages.
     folder : Path or None
         Where relative paths within the file start; None for text from elsewhere.
+    at : KeyPath
+        The part of the file that key paths start from; messages name whole paths.
     """
 
     source: str
     root: Node
     folder: Path | None = None
+    at: KeyPath = ()
+
+    def within(self, *path: str | int) -> Tree:
+        """The part at a key path, which need not exist; `raw` and `root` are still those of the file."""
+        return replace(self, at=(*self.at, *path))
+
+    @property
+    def whole(self) -> Tree:
+        """The file from its top."""
+        return replace(self, at=())
 
     @property
     def raw(self) -> dict[str, Any]:
@@ -66,7 +78,7 @@ class Tree:
     def line(self, path: KeyPath) -> int:
         """Line of a key path, or of the closest enclosing key where it is absent; counts from 1."""
         node, line = self.root, self.root.line
-        for part in path:
+        for part in (*self.at, *path):
             child = _child(node, part)
             if child is None:
                 break
@@ -78,7 +90,7 @@ class Tree:
         """A broken rule at a key path, with its line and its value."""
         node = self._node(path)
         return Problem(
-            key=dotted(path),
+            key=dotted((*self.at, *path)),
             rule=rule,
             value=shown(node) if show_value and node is not None else "",
             line=self.line(path),
@@ -87,7 +99,7 @@ class Tree:
 
     def _node(self, path: KeyPath) -> Node | None:
         node: Node | None = self.root
-        for part in path:
+        for part in (*self.at, *path):
             if node is None:
                 return None
             node = _child(node, part)
