@@ -17,14 +17,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks import heading, percentile, spread, verdict
-from planner.candidates import CandidateSet, build_candidates
+from planner.candidates import CandidateSet
 from planner.catalog import traffic_names
 from planner.documents.scenario import scenario_from_text
-from planner.engines import load_engine
 from planner.errors import InfeasibleError, SolverError, SpecError
+from planner.formulation import build_problem, questions_of
 from planner.program import Problem, solve
 from planner.program.search import program, reduced
-from planner.search import build_problem
 from planner.units import MILLI
 
 MEDIAN_TARGET, WORST_TARGET = 0.3, 3.0  # [s]
@@ -96,14 +95,14 @@ def draw(rng: np.random.Generator) -> str:
 
 def problem_of(text: str, gap: float) -> tuple[str, Problem, CandidateSet, float]:
     """Label, program, candidates, and the time to evaluate them."""
-    scenario = scenario_from_text(text).scenario
-    (service,) = scenario.services
+    loaded = scenario_from_text(text)
     started = time.process_time()
-    candidates = build_candidates(scenario, service, load_engine(service.engine))
+    (question,) = questions_of(loaded)
     seconds = time.process_time() - started
-    rate = service.workload.request_rate
-    label = f"{service.model.name.split('/')[-1]}, {rate:g} req/s, {len(scenario.fleet)} types"
-    return label, build_problem(scenario, service, candidates, gap), candidates, seconds
+    service = question.service
+    name, rate = service.model.name.split("/")[-1], service.workload.request_rate
+    label = f"{name}, {rate:g} req/s, {len(loaded.scenario.fleet)} types"
+    return label, build_problem((question,), gap), question.candidates, seconds
 
 
 def measure(text: str, gap: float) -> Instance:

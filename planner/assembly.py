@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from planner.candidates import ReplicaChoice
@@ -20,8 +20,8 @@ from planner.prediction import (
     prefill_occupancy,
 )
 from planner.program import Solution
-from planner.question import Question
-from planner.specs import Dtype, Metric, Objective, Phase, Precision, Service
+from planner.question import Cell, Question
+from planner.specs import Dtype, FleetItem, Metric, Objective, Phase, Precision, Scenario, Service
 from planner.traffic import Traffic
 from planner.transformer import kv_bytes
 from planner.units import MEGA, SECONDS_PER_HOUR
@@ -53,54 +53,148 @@ def changed_formats(service: Service, groups: Sequence[Group]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """Makes plans that answer `question`."""
+    """Makes plans that answer `questions`, each with its own part of the plan's solution."""
 
-    question: Question
+    questions: tuple[Question, ...]
 
     def plan(
         self,
         solution: Solution,
+        parts: Sequence[Solution],
         alternatives: tuple[Alternative, ...],
         at_half: float | None,
         notes: tuple[str, ...] = (),
     ) -> Plan:
-        fleet = self.question.fleet(solution)
-        names = distinct_names([group.label for group in fleet.groups])
-        members = zip(solution.used, fleet.groups, names, strict=True)
-        groups = tuple(self._group(i, solution, fleet, group, name) for i, group, name in members)
-        prediction = self._prediction(fleet.service, fleet, solution)
+        """The plan; `parts` are the solutions of the questions, in their order."""
+        first = self.questions[0]
+        scenario = first.scenario
+        answers = [_Answer(q, part) for q, part in zip(self.questions, parts, strict=True)]
+        groups = tuple(group for answer in answers for group in answer.groups())
+        listed = sum(g.cost or 0.0 for g in groups)
+        rent = 1.0 if not listed or solution.cost is None else solution.cost / listed
+        predictions = tuple(p for answer in answers for p in answer.predictions(rent))
+        said = [note for answer in answers for note in answer.notes(groups)]
         return Plan(
             status=solution.status,
-            objective=self.question.scenario.objective,
+            objective=scenario.objective,
             value=solution.value,
             bound=solution.bound,
             gap=solution.gap,
             cost=solution.cost,
             power=sum(
-                paid * item.gpu.power
-                for paid, item in zip(solution.gpus_paid, self.question.scenario.fleet, strict=True)
+                paid * drawn(scenario, item)
+                for paid, item in zip(solution.gpus_paid, scenario.fleet, strict=True)
             ),
             groups=groups,
-            nodes=self._nodes(solution),
-            predictions=(prediction,),
+            nodes=_nodes(scenario, solution),
+            predictions=predictions,
             alternatives=alternatives,
-            engine=self.question.engine.name,
-            engine_version=self.question.engine.version,
-            routing=self.question.scenario.options.routing.value,
-            scenario=self.question.document,
+            engine=first.engine.name,
+            engine_version=first.engine.version,
+            routing=scenario.options.routing.value,
+            scenario=first.document,
             provenance=self._provenance(solution),
-            notes=(*notes, *self._notes(solution, groups, prediction)),
+            notes=(*notes, *dict.fromkeys([*said, *_search_notes(solution, predictions, groups)])),
             cost_at_half_confidence=at_half,
         )
 
-    def fleet(self, solution: Solution) -> Fleet:
-        """The groups of `solution` with the limits that the plan gives their engines."""
-        fleet = self.question.fleet(solution)
-        limited = (
-            replace(g, max_num_seqs=self._max_num_seqs(self.question.candidates.choices[i], fleet, g))
-            for i, g in zip(solution.used, fleet.groups, strict=True)
+    def _provenance(self, solution: Solution) -> tuple[str, ...]:
+        fleet = self.questions[0].scenario.fleet
+        lines = []
+        for item in (item for item, used in zip(fleet, solution.gpus_used, strict=True) if used):
+            c = item.gpu.calibration
+            lines.append(f"GPU {item.gpu.name}: {c.status} ({c.date}); {c.method}")
+            if item.price_source:
+                lines.append(f"price of {item.name}: {item.price_source}")
+        for q in self.questions:
+            lines.append(f"engine {q.engine.name} {q.engine.version}: {q.engine.provenance}")
+            lines.append(f"model {q.service.model.name}: {q.service.model.source}")
+            workload = q.service.workload
+            if workload.citation:
+                lines.append(f"traffic {workload.name}: {workload.citation}")
+        return tuple(dict.fromkeys(lines))
+
+
+def drawn(scenario: Scenario, item: FleetItem) -> float:
+    """Power that one GPU of a line counts for. [W]"""
+    return item.gpu.power if scenario.power is None else scenario.power.drawn(item.gpu.power)
+
+
+def _nodes(scenario: Scenario, solution: Solution) -> tuple[NodeUse, ...]:
+    counted = zip(scenario.fleet, solution.gpus_used, solution.gpus_paid, solution.nodes, strict=True)
+    return tuple(
+        NodeUse(
+            gpu=item.gpu.name,
+            gpus_used=used,
+            gpus_paid=paid,
+            nodes=nodes,
+            price=0.0 if item.owned else item.price,
+            zone=item.zone,
+            price_class=item.price_class,
         )
-        return replace(fleet, groups=tuple(limited))
+        for item, used, paid, nodes in counted
+        if used
+    )
+
+
+def _search_notes(
+    solution: Solution, predictions: Sequence[ServicePrediction], groups: Sequence[Group]
+) -> Iterator[str]:
+    """What is to be said of the plan as a whole."""
+    if solution.interrupted:
+        yield "search interrupted: this is the best plan found so far"
+    estimated = sorted({g.gpu for g in groups if g.calibration == "estimated"})
+    if estimated:
+        yield f"calibration of {', '.join(estimated)} is estimated, not measured"
+    if not all(math.isfinite(x.high.p99) for p in predictions for x in (p.ttft, p.tpot)):
+        yield "at the upper end of the model error there is no steady state; headroom would help"
+    if any(g.binds is Binding.NETWORK and g.utilization > NETWORK_NOTED for g in groups):
+        yield "the network binds: a faster one carries more load on the same GPUs"
+
+
+def _cost(group: Deployed) -> float | None:
+    """Of the GPUs that a group uses; None where their price is unknown. [USD/h]"""
+    price = 0.0 if group.item.owned else group.item.price
+    return None if price is None else group.replicas * group.parallelism.num_gpus * price
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """One question's part of a plan."""
+
+    question: Question
+    solution: Solution
+
+    def cells(self) -> tuple[Cell, ...]:
+        """The groups by router, with the limits that the plan gives their engines."""
+        return tuple(replace(cell, fleet=self._limited(cell)) for cell in self.question.cells(self.solution))
+
+    def _limited(self, cell: Cell) -> Fleet:
+        choices = self.question.candidates.choices
+        limited = (
+            replace(g, max_num_seqs=self._max_num_seqs(choices[i], cell.fleet, g))
+            for i, g in zip(cell.members, cell.fleet.groups, strict=True)
+        )
+        return replace(cell.fleet, groups=tuple(limited))
+
+    def groups(self) -> Iterator[Group]:
+        """Of all routers."""
+        cells = self.question.cells(self.solution)
+        labels = [self._label(group) for cell in cells for group in cell.fleet.groups]
+        names = iter(distinct_names(labels))
+        for cell in cells:
+            for i, group in zip(cell.members, cell.fleet.groups, strict=True):
+                yield self._group(i, cell.fleet, group, next(names))
+
+    def _label(self, group: Deployed) -> str:
+        return group.label if self.question.alone else f"{self.question.service.name}-{group.label}"
+
+    def predictions(self, rent: float) -> Iterator[ServicePrediction]:
+        """One per router; `rent` is what is paid in all over the price of the GPUs in use. [1]"""
+        for cell in self.question.cells(self.solution):
+            costs = [_cost(group) for group in cell.fleet.groups]
+            known = [cost for cost in costs if cost is not None]
+            yield self._prediction(cell, sum(known) * rent if len(known) == len(costs) else None)
 
     def _occupancy(self, fleet: Fleet, group: Deployed) -> Occupancy:
         z = self.question.planned_z
@@ -110,13 +204,11 @@ class Assembly:
             return decode_group_occupancy(fleet, group, z)
         return colocated_group_occupancy(fleet, group, z)
 
-    def _group(self, index: int, solution: Solution, fleet: Fleet, group: Deployed, name: str) -> Group:
+    def _group(self, index: int, fleet: Fleet, group: Deployed, name: str) -> Group:
         found = self.question.candidates
         choice, candidate = found.choices[index], found.candidates[index]
         occupancy = self._occupancy(fleet, group)
         item = group.item
-        price = 0.0 if item.owned else item.price
-        gpus = group.replicas * choice.parallelism.num_gpus
         physical = needed(fleet.service, group, occupancy.mean_batch)
         if max(physical.compute, physical.bandwidth) > 1.0:
             raise SolverError(
@@ -126,7 +218,7 @@ class Assembly:
         point = max(k for k, n in enumerate(candidate.curve.starts) if n <= group.replicas)
         return Group(
             name=name,
-            service=self.question.service.model.name,
+            service=self.question.service.name,
             phase=choice.phase,
             gpu=item.gpu.name,
             parallelism=choice.parallelism,
@@ -145,9 +237,10 @@ class Assembly:
             compute_utilization=physical.compute,
             bandwidth_utilization=physical.bandwidth,
             network_utilization=self._network(fleet, group),
-            cost=None if price is None else gpus * price,
+            cost=_cost(group),
             calibration=str(item.gpu.calibration.status),
             zone=item.zone,
+            price_class=item.price_class,
         )
 
     def _max_num_seqs(self, choice: ReplicaChoice, fleet: Fleet, group: Deployed) -> int:
@@ -176,8 +269,9 @@ class Assembly:
         own = path_rate(fleet, group, group) * group.parallelism.dp * group.replicas
         return moved / own
 
-    def _prediction(self, service: Service, fleet: Fleet, solution: Solution) -> ServicePrediction:
+    def _prediction(self, cell: Cell, paid: float | None) -> ServicePrediction:
         planned_z = self.question.planned_z
+        service, fleet = cell.fleet.service, cell.fleet
         expected, planned, low, high = (
             predict_fleet(fleet, z).summaries() for z in (0.0, planned_z, -INTERVAL_Z, INTERVAL_Z)
         )
@@ -185,12 +279,12 @@ class Assembly:
         rate = service.workload.request_rate
 
         def per_million(tokens_per_request: float) -> float | None:
-            if solution.cost is None:
+            if paid is None:
                 return None
-            return solution.cost / (rate * tokens_per_request * SECONDS_PER_HOUR) * MEGA
+            return paid / (rate * tokens_per_request * SECONDS_PER_HOUR) * MEGA
 
         return ServicePrediction(
-            service=service.model.name,
+            service=cell.name,
             request_rate=rate,
             ttft=PredictedLatency(
                 metric=Metric.TTFT, expected=expected[0], planned=planned[0], low=low[0], high=high[0]
@@ -204,77 +298,35 @@ class Assembly:
             cost_per_million_tokens=per_million(traffic.mean_isl + traffic.mean_osl),
         )
 
-    def _nodes(self, solution: Solution) -> tuple[NodeUse, ...]:
-        return tuple(
-            NodeUse(
-                gpu=item.gpu.name,
-                gpus_used=used,
-                gpus_paid=paid,
-                nodes=nodes,
-                price=0.0 if item.owned else item.price,
-                zone=item.zone,
-            )
-            for item, used, paid, nodes in zip(
-                self.question.scenario.fleet,
-                solution.gpus_used,
-                solution.gpus_paid,
-                solution.nodes,
-                strict=True,
-            )
-            if used
-        )
-
-    def _provenance(self, solution: Solution) -> tuple[str, ...]:
-        items = {self.question.candidates.choices[i].item for i in solution.used}
-        lines = []
-        for index in sorted(items):
-            gpu = self.question.scenario.fleet[index].gpu
-            c = gpu.calibration
-            lines.append(f"GPU {gpu.name}: {c.status} ({c.date}); {c.method}")
-            if source := self.question.scenario.fleet[index].price_source:
-                lines.append(f"price of {gpu.name}: {source}")
-        engine, model = self.question.engine, self.question.service.model
-        lines.append(f"engine {engine.name} {engine.version}: {engine.provenance}")
-        lines.append(f"model {model.name}: {model.source}")
-        workload = self.question.service.workload
-        if workload.citation:
-            lines.append(f"traffic {workload.name}: {workload.citation}")
-        return tuple(lines)
-
     def _runs_fp16(self, group: Group) -> bool:
         """Whether 16-bit arithmetic of a group is fp16 for want of bf16."""
         peaks = next(i.gpu.peak_flops for i in self.question.scenario.fleet if i.gpu.name == group.gpu)
         return Dtype.BF16 not in peaks
 
-    def _notes(
-        self, solution: Solution, groups: tuple[Group, ...], prediction: ServicePrediction
-    ) -> tuple[str, ...]:
-        notes = [self.question.service.workload.note] if self.question.service.workload.note else []
-        notes += changed_formats(self.question.service, groups)
+    def notes(self, groups: Sequence[Group]) -> Iterator[str]:
+        """What a reader should know of the service's traffic and GPUs."""
+        service, scenario = self.question.service, self.question.scenario
+        own = [g for g in groups if g.service == service.name]
+        if service.workload.note:
+            yield service.workload.note
+        yield from changed_formats(service, own)
         asked = self.question.document.get("workload")
-        if self.question.scenario.objective is Objective.THROUGHPUT and "request_rate" in (asked or {}):
-            notes.append("request_rate is not used: objective throughput looks for the largest rate")
-        if solution.interrupted:
-            notes.append("search interrupted: this is the best plan found so far")
-        types = {g.gpu for g in groups if g.phase is not Phase.COLOCATED}
-        fleet = self.question.scenario.fleet
-        assumed = [i.gpu.name for i in fleet if i.gpu.name in types and not i.network_given]
+        if scenario.objective is Objective.THROUGHPUT and "request_rate" in (asked or {}):
+            yield "request_rate is not used: objective throughput looks for the largest rate"
+        types = {g.gpu for g in own if g.phase is not Phase.COLOCATED}
+        assumed = [i.gpu.name for i in scenario.fleet if i.gpu.name in types and not i.network_given]
         if assumed:
-            notes.append(f"network of {', '.join(assumed)} not given: the profile's usual share is assumed")
-        used = {g.gpu for g in groups}
-        notes += [
-            f"price of {item.gpu.name}: {item.price_source}"
-            for item in self.question.scenario.fleet
-            if item.gpu.name in used and item.price_source
-        ]
-        older = sorted({g.gpu for g in groups if self._runs_fp16(g)})
+            names = ", ".join(dict.fromkeys(assumed))
+            yield f"network of {names} not given: the profile's usual share is assumed"
+        used = {(g.gpu, g.zone, g.price_class) for g in own}
+        for item in scenario.fleet:
+            if (item.gpu.name, item.zone, item.price_class) in used and item.price_source:
+                yield f"price of {item.name}: {item.price_source}"
+        older = sorted({g.gpu for g in own if self._runs_fp16(g)})
         if older:
-            notes.append(f"{', '.join(older)} lacks bf16: its replicas compute in fp16")
-        estimated = sorted({g.gpu for g in groups if g.calibration == "estimated"})
-        if estimated:
-            notes.append(f"calibration of {', '.join(estimated)} is estimated, not measured")
-        if not all(math.isfinite(p.high.p99) for p in (prediction.ttft, prediction.tpot)):
-            notes.append("at the upper end of the model error there is no steady state; headroom would help")
-        if any(g.binds is Binding.NETWORK and g.utilization > NETWORK_NOTED for g in groups):
-            notes.append("the network binds: a faster one carries more load on the same GPUs")
-        return tuple(notes)
+            yield f"{', '.join(older)} lacks bf16: its replicas compute in fp16"
+
+
+def limited_cells(question: Question, solution: Solution) -> tuple[Cell, ...]:
+    """The groups of `solution` by router, with the limits that the plan gives their engines."""
+    return _Answer(question, solution).cells()

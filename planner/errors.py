@@ -80,6 +80,10 @@ class InfeasibleError(PlannerError):
         lines += [f"  - {s}" for s in suggestions]
         super().__init__("\n".join(lines))
 
+    def of(self, subject: str) -> InfeasibleError:
+        """The same, said of one of several subjects."""
+        return InfeasibleError(f"{subject}: {self.binding}", self.shortfall, self.suggestions)
+
 
 class SolverError(PlannerError):
     """The solver failed, or ran out of time before it had a plan."""

@@ -118,7 +118,7 @@ def standing_plan(plan: Plan, folder: Path | None, source_name: str = "plan") ->
     return Standing(
         fleet=fleet,
         names=tuple(group.name for group in plan.groups),
-        source=source_of(loaded, workload),
+        source=source_of(loaded, 0, workload),
         confidence=scenario.options.confidence,
         cost=plan.cost,
         offered=rate,

@@ -35,7 +35,8 @@ class Deployed:
     @property
     def label(self) -> str:
         """What the group is, e.g. "prefill-h100-sxm-tp2-pp2"."""
-        return f"{self.phase}-{self.item.gpu.name}-" + str(self.parallelism).lower().replace(" ", "-")
+        where = self.item.name.replace("@", "-")
+        return f"{self.phase}-{where}-" + str(self.parallelism).lower().replace(" ", "-")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

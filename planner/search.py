@@ -9,18 +9,19 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from planner.assembly import Assembly
-from planner.candidates import CandidateSet, build_candidates, replicas_in_stock
+from planner.candidates import ReplicaChoice
 from planner.documents.files import write_text_atomic
 from planner.documents.scenario import LoadedScenario
-from planner.engines import load_engine
 from planner.errors import InfeasibleError, SolverError
+from planner.fleet import Fleet
+from planner.formulation import build_problem, program_candidates, questions_of, scaled, with_candidates
 from planner.infeasibility import explain
 from planner.plan import Alternative, Plan
 from planner.prediction import predict_fleet
-from planner.program import Candidate, GpuType, Problem, Solution, save_lp
+from planner.program import Problem, Solution, save_lp
 from planner.program import solve as solve_program
 from planner.question import Question
-from planner.specs import ColocatedUse, FleetItem, Metric, Objective, Phase, Scenario, Service
+from planner.specs import ColocatedUse, Metric, Objective, Phase, Scenario
 
 DEFAULT_GAP = 0.005
 MOST_CORRECTIONS = 6
@@ -64,37 +65,6 @@ class SolveOptions:
     on_stage: Callable[[str], None] = lambda _stage: None
 
 
-def gpu_type(item: FleetItem) -> GpuType:
-    """What the program knows of one line of the fleet; owned GPUs cost nothing more."""
-    return GpuType(
-        name=item.gpu.name,
-        price=0.0 if item.owned else item.price,
-        power=item.gpu.power,
-        node_size=item.node_size,
-        max_gpus=item.max_gpus,
-        max_gpus_by_phase=item.max_gpus_by_phase,
-    )
-
-
-def build_problem(scenario: Scenario, service: Service, candidates: CandidateSet, gap: float) -> Problem:
-    """The program of one service."""
-    options = scenario.options
-    throughput = scenario.objective is Objective.THROUGHPUT
-    return Problem(
-        candidates=candidates.candidates,
-        gpu_types=tuple(gpu_type(item) for item in scenario.fleet),
-        demand=None if throughput else service.workload.request_rate * (1 + options.headroom),
-        objective=scenario.objective,
-        budget=scenario.budget,
-        illegal_pairs=candidates.illegal_pairs,
-        min_replicas_per_pool=options.min_replicas_per_pool,
-        spare_replicas=options.spare_replicas,
-        whole_nodes=options.whole_nodes,
-        colocated=options.colocated,
-        gap=gap,
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Beside:
     """The best plan under a restriction, or why there is none."""
@@ -116,31 +86,69 @@ class Compared:
 
     def plan(self, notes: tuple[str, ...] = ()) -> Plan:
         alternatives = tuple(self.search.described_beside(b) for b in self.beside)
-        assembly = Assembly(self.search.question)
-        return assembly.plan(self.solution, alternatives, self.at_half, (*self.notes, *notes))
+        return self.search.assembled(self.solution, alternatives, self.at_half, (*self.notes, *notes))
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """One solve: the question, and its program."""
+    """One solve: what is asked of each stream of requests, and the program of all."""
 
     loaded: LoadedScenario
-    question: Question
+    questions: tuple[Question, ...]
     problem: Problem
     options: SolveOptions
 
     @classmethod
     def of(cls, loaded: LoadedScenario, options: SolveOptions) -> Search:
-        scenario = loaded.scenario
-        (service,) = scenario.services
-        engine = load_engine(service.engine)
+        """The search for a plan of a scenario as it is; nothing is solved yet."""
         options.on_stage("evaluating candidates")
-        candidates = build_candidates(scenario, service, engine)
-        question = Question(
-            scenario=scenario, document=loaded.document, service=service, engine=engine, candidates=candidates
+        questions = questions_of(loaded)
+        return cls(loaded, questions, build_problem(questions, options.gap), options)
+
+    @property
+    def scenario(self) -> Scenario:
+        return self.loaded.scenario
+
+    @property
+    def question(self) -> Question:
+        """The only question."""
+        (question,) = self.questions
+        return question
+
+    @property
+    def choices(self) -> tuple[ReplicaChoice, ...]:
+        """What each candidate of the program is."""
+        return tuple(choice for q in self.questions for choice in q.candidates.choices)
+
+    def part(self, solution: Solution, stream: int) -> Solution:
+        """What a solution says of one question, with that question's candidates."""
+        if len(self.questions) == 1:
+            return solution
+        start = sum(len(q.candidates.choices) for q in self.questions[:stream])
+        end = start + len(self.questions[stream].candidates.choices)
+        total = sum(s.share for s in self.problem.streams)
+        share = self.problem.streams[stream].share / total
+        return replace(
+            solution,
+            replicas=solution.replicas[start:end],
+            flows=solution.flows[start:end],
+            rate=solution.rate * share,
         )
-        problem = build_problem(scenario, service, candidates, options.gap)
-        return cls(loaded, question, problem, options)
+
+    def parts(self, solution: Solution) -> tuple[Solution, ...]:
+        """Of every question."""
+        return tuple(self.part(solution, k) for k in range(len(self.questions)))
+
+    def assembled(
+        self,
+        solution: Solution,
+        alternatives: tuple[Alternative, ...] = (),
+        at_half: float | None = None,
+        notes: tuple[str, ...] = (),
+    ) -> Plan:
+        """A solution as the plan that people get."""
+        assembly = Assembly(self.questions)
+        return assembly.plan(solution, self.parts(solution), alternatives, at_half, notes)
 
     def holding(self) -> tuple[Search, Solution]:
         """The program's plan, with capacities lowered until it holds as a whole by prediction."""
@@ -152,7 +160,7 @@ class Search:
             search = search._lowered(solution, missed)
             solution = search.best()
             missed = search._missed(solution)
-        pools = " and ".join(sorted(missed))
+        pools = " and ".join(sorted({phase for _, phase in missed}))
         raise SolverError(f"no plan was found that holds as a whole: {pools} keeps missing an SLO")
 
     def save_program(self, path: Path) -> None:
@@ -177,62 +185,44 @@ class Search:
             return self._solve(self.problem)
         except InfeasibleError as error:
             self.options.on_stage("explaining why there is no plan")
-            q = self.question
-            raise explain(q.scenario, q.service, q.engine, q.candidates, error) from None
+            for q in self.questions:
+                found = explain(q.scenario, q.service, q.engine, q.candidates, error)
+                if found is not error:
+                    raise (found if q.alone else found.of(q.service.name)) from None
+            raise
 
     # ---------------------------------------------------------------------------------------
     # The plan as a whole
 
-    def _missed(self, solution: Solution) -> set[Phase]:
-        """Pools that, put together, miss an SLO at the error planned for.
+    def _missed(self, solution: Solution) -> set[tuple[int, Phase]]:
+        """Pools (question, phase) that, put together, miss an SLO at the error planned for.
 
         Capacities are computed group by group and by closed forms; this is the check of the whole.
         """
-        fleet = self.question.fleet(solution)
-        planned = predict_fleet(fleet, self.question.planned_z).summaries()
-        pools: set[Phase] = set()
-        for target in self.question.service.slo.targets:
-            summary = planned[0] if target.metric is Metric.TTFT else planned[1]
-            if getattr(summary, target.statistic) > target.limit:
-                apart = Phase.PREFILL if target.metric is Metric.TTFT else Phase.DECODE
-                pools |= {g.phase for g in fleet.groups if g.phase in (apart, Phase.COLOCATED)}
-        return pools
+        return {
+            (k, phase)
+            for k, (q, part) in enumerate(zip(self.questions, self.parts(solution), strict=True))
+            for cell in q.cells(part)
+            for phase in _pools_that_miss(cell.fleet, q.planned_z)
+        }
 
     def with_factors(self, factors: Sequence[float]) -> Search:
         """The same search with the capacity of each candidate times its factor. [1]
 
         Where it falls, the demand can use more replicas than before, as far as the stock goes.
         """
-        candidates = self.question.candidates
-        corrected = tuple(
-            c if factor == 1.0 else self._scaled(i, factor)
-            for i, (c, factor) in enumerate(zip(candidates.candidates, factors, strict=True))
-        )
-        return replace(
-            self,
-            question=replace(self.question, candidates=replace(candidates, candidates=corrected)),
-            problem=replace(self.problem, candidates=corrected),
-        )
+        left = iter(factors)
+        questions = tuple(scaled(q, [next(left) for _ in q.candidates.choices]) for q in self.questions)
+        candidates = program_candidates(questions)
+        return replace(self, questions=questions, problem=replace(self.problem, candidates=candidates))
 
-    def _scaled(self, index: int, factor: float) -> Candidate:
-        candidate, choice = (
-            self.question.candidates.candidates[index],
-            self.question.candidates.choices[index],
-        )
-        rates = tuple(factor * rate for rate in candidate.curve.per_replica)
-        most = candidate.max_replicas
-        if 0 < factor < 1:
-            stock = replicas_in_stock(self.question.item(choice), choice)
-            most = max(most, min(stock, math.ceil(most / factor)))
-        return replace(candidate, curve=replace(candidate.curve, per_replica=rates), max_replicas=most)
-
-    def _lowered(self, solution: Solution, pools: set[Phase]) -> Search:
+    def _lowered(self, solution: Solution, pools: set[tuple[int, Phase]]) -> Search:
         """Less capacity for the groups of `pools` that `solution` uses."""
         used = set(solution.used)
         return self.with_factors(
             [
-                CORRECTION if i in used and c.phase in pools else 1.0
-                for i, c in enumerate(self.question.candidates.candidates)
+                CORRECTION if i in used and (c.stream, c.phase) in pools else 1.0
+                for i, c in enumerate(self.problem.candidates)
             ]
         )
 
@@ -285,11 +275,11 @@ class Search:
         return solution
 
     def _satisfies(self, problem: Problem, solution: Solution) -> bool:
-        choices = [self.question.candidates.choices[i] for i in solution.used]
-        colocated = any(c.phase is Phase.COLOCATED for c in choices)
-        if problem.colocated is ColocatedUse.ONLY and not colocated:
+        choices = [self.choices[i] for i in solution.used]
+        colocated = {c.phase is Phase.COLOCATED for c in choices}
+        if problem.colocated is ColocatedUse.ONLY and False in colocated:
             return False
-        if problem.colocated is ColocatedUse.FORBIDDEN and colocated:
+        if problem.colocated is ColocatedUse.FORBIDDEN and True in colocated:
             return False
         return problem.max_gpu_types is None or len({c.item for c in choices}) <= problem.max_gpu_types
 
@@ -316,23 +306,42 @@ class Search:
 
     def described(self, solution: Solution) -> str:
         """The groups of a solution in words."""
-        parts = []
-        for i in solution.used:
-            choice = self.question.candidates.choices[i]
-            gpu = self.question.item(choice).gpu.name
-            parts.append(f"{solution.replicas[i]} x {gpu} {choice.parallelism} {choice.phase}")
-        return ", ".join(parts)
+        return "; ".join(
+            described(q, part) for q, part in zip(self.questions, self.parts(solution), strict=True)
+        )
 
     def _cost_at_half_confidence(self, solution: Solution) -> float | None:
         """Cost of the same scenario without margin for model error."""
-        q = self.question
-        if q.scenario.objective is not Objective.COST:
+        if self.scenario.objective is not Objective.COST:
             return None
-        candidates = build_candidates(q.scenario, q.service, q.engine, z=0.0)
+        questions = [with_candidates(q, z=0.0) for q in self.questions]
         try:
-            return self._solve_beside(build_problem(q.scenario, q.service, candidates, self.options.gap)).cost
+            return self._solve_beside(build_problem(questions, self.options.gap)).cost
         except (InfeasibleError, SolverError):
             return solution.cost
+
+
+def _pools_that_miss(fleet: Fleet, z: float) -> set[Phase]:
+    """Pools of a fleet that miss an SLO by prediction."""
+    planned = predict_fleet(fleet, z).summaries()
+    pools: set[Phase] = set()
+    for target in fleet.service.slo.targets:
+        summary = planned[0] if target.metric is Metric.TTFT else planned[1]
+        if getattr(summary, target.statistic) > target.limit:
+            apart = Phase.PREFILL if target.metric is Metric.TTFT else Phase.DECODE
+            pools |= {g.phase for g in fleet.groups if g.phase in (apart, Phase.COLOCATED)}
+    return pools
+
+
+def described(question: Question, solution: Solution) -> str:
+    """The groups of one question in words."""
+    parts = []
+    for i in solution.used:
+        choice = question.candidates.choices[i]
+        gpu = question.item(choice).name
+        parts.append(f"{solution.replicas[i]} x {gpu} {choice.parallelism} {choice.phase}")
+    named = "" if question.alone else f"{question.service.name}: "
+    return named + ", ".join(parts)
 
 
 def _first_line(error: Exception) -> str:

@@ -6,7 +6,7 @@ The simulator judges what the program found; what it says of a pool's capacity g
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,13 +27,14 @@ OTHER_POOL = 8  # times its replicas, so that only one pool of a fleet is measur
 LINK_NOTED = 0.5  # load of NICs from which transfers are held up by others [1]
 
 
-def source_of(loaded: LoadedScenario, workload: Workload, seed: int = 0) -> RequestSource:
-    """The requests that verify a plan of this scenario: its trace, played at the planned rate, or drawn."""
+def source_of(loaded: LoadedScenario, asked: int, workload: Workload, seed: int = 0) -> RequestSource:
+    """The requests that verify a plan for one service of a scenario: its trace at the planned rate, or
+    drawn ones."""
     return RequestSource(
         workload=workload,
         rate=workload.request_rate,
-        trace=loaded.trace,
-        replay=loaded.replay,
+        trace=loaded.traces[asked] if loaded.traces else None,
+        replay=bool(loaded.replays) and loaded.replays[asked],
         seed=seed,
     )
 
@@ -149,43 +150,53 @@ class Round:
 
 
 def verification(
-    result: SimulationResult, confidence: float, rounds: tuple[Round, ...], seed: int
+    results: Mapping[str, SimulationResult],
+    missed: Sequence[str],
+    confidence: float,
+    rounds: Sequence[Round],
+    seed: int,
 ) -> Verification:
-    """The result as a plan keeps it; times in ms, rates in req/s."""
-    return Verification(
-        passed=result.passed,
-        details={
-            "source": result.source,
-            "requests": result.requests,
-            "measured": result.measured,
-            "request_rate": result.request_rate,
-            "confidence": confidence,
-            "seed": seed,
-            "ttft_ms": milliseconds(result.ttft.value),
-            "tpot_ms": milliseconds(result.tpot.value),
-            "itl_ms": milliseconds(result.itl.value),
-            "slo": [slo_check(check) for check in result.checks],
-            "attainment": result.attainment,
-            "goodput": result.goodput,
-            "unserved": result.unserved,
-            "growth": result.growth,
-            "stall_mean_ms": result.stall_mean / MILLI,
-            "stall_share": result.stall_share,
-            "preemptions": result.preemptions,
-            "failures": list(failures(result)),
-            "rounds": [
-                {
-                    "fleet": r.fleet,
-                    "replicas": r.replicas,
-                    "value": r.value,
-                    "cost_per_hour": r.cost,
-                    "missed": list(r.failed),
-                    "capacity_factors": dict(r.corrections),
-                }
-                for r in rounds
-            ],
-        },
-    )
+    """The results by router as a plan keeps them; times in ms, rates in req/s."""
+    common = {
+        "confidence": confidence,
+        "seed": seed,
+        "failures": list(missed),
+        "rounds": [
+            {
+                "fleet": r.fleet,
+                "replicas": r.replicas,
+                "value": r.value,
+                "cost_per_hour": r.cost,
+                "missed": list(r.failed),
+                "capacity_factors": dict(r.corrections),
+            }
+            for r in rounds
+        ],
+    }
+    facts = {name: _facts(result) for name, result in results.items()}
+    details = {"services": facts} if len(facts) > 1 else next(iter(facts.values()))
+    return Verification(passed=all(r.passed for r in results.values()), details={**details, **common})
+
+
+def _facts(result: SimulationResult) -> dict[str, Any]:
+    """What one simulation gave."""
+    return {
+        "source": result.source,
+        "requests": result.requests,
+        "measured": result.measured,
+        "request_rate": result.request_rate,
+        "ttft_ms": milliseconds(result.ttft.value),
+        "tpot_ms": milliseconds(result.tpot.value),
+        "itl_ms": milliseconds(result.itl.value),
+        "slo": [slo_check(check) for check in result.checks],
+        "attainment": result.attainment,
+        "goodput": result.goodput,
+        "unserved": result.unserved,
+        "growth": result.growth,
+        "stall_mean_ms": result.stall_mean / MILLI,
+        "stall_share": result.stall_share,
+        "preemptions": result.preemptions,
+    }
 
 
 def milliseconds(summary: LatencySummary) -> dict[str, float]:

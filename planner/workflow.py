@@ -12,18 +12,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from planner.assembly import Assembly
+from planner.assembly import limited_cells
 from planner.documents.scenario import LoadedScenario, read_scenario
 from planner.errors import InfeasibleError, SolverError
 from planner.fleet import Fleet
 from planner.plan import Alternative, Plan
 from planner.program import Problem, Solution
 from planner.search import COLOCATED, DISAGGREGATED, Beside, Compared, Search, SolveOptions
-from planner.specs import ColocatedUse, Objective, Parallelism, Phase, Scenario
+from planner.specs import ColocatedUse, Objective, Parallelism, Phase, Precision, Scenario
 from planner.units import PERCENT
 
 if TYPE_CHECKING:
     from planner.simulator.metrics import SimulationResult
+    from planner.simulator.source import RequestSource
     from planner.verification import Round
 
 MOST_ROUNDS = 4
@@ -71,7 +72,7 @@ def solve(scenario: Scenario | LoadedScenario | str | Path, options: SolveOption
         first.save_program(options.save_lp)
     search, solution = first.holding()
     if solution.interrupted:
-        return Assembly(search.question).plan(solution, (), None)
+        return search.assembled(solution)
     compared = search.compared(solution)
     if not options.verify:
         return compared.plan()
@@ -89,8 +90,15 @@ def _loaded(scenario: Scenario | LoadedScenario | str | Path) -> LoadedScenario:
     return read_scenario(Path(scenario))
 
 
-Key = tuple[Phase, int, Parallelism]
-"""A replica: its phase, its line of the fleet, its layout."""
+Key = tuple[int, Phase, int, Parallelism, Precision]
+"""A replica: the question it answers, its phase, its line of the fleet, its layout and formats."""
+
+Pool = tuple[int, Phase]
+"""All replicas of one phase that answer one question."""
+
+
+def pool_of(key: Key) -> Pool:
+    return key[:2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +106,10 @@ class _Factors:
     """What simulation says of capacities: of replicas that were seen, and of all others of their pool. [1]"""
 
     seen: Mapping[Key, float] = field(default_factory=dict)
-    pool: Mapping[Phase, float] = field(default_factory=dict)
+    pool: Mapping[Pool, float] = field(default_factory=dict)
 
     def of(self, key: Key) -> float:
-        return self.seen.get(key, self.pool.get(key[0], 1.0))
+        return self.seen.get(key, self.pool.get(pool_of(key), 1.0))
 
     def lowered(self, keys: list[Key], factor: float, common: bool, everywhere: bool) -> _Factors:
         """After a miss the lower factor counts, so that no plan is tried twice.
@@ -112,25 +120,25 @@ class _Factors:
         seen = {**self.seen, **{key: min(self.seen.get(key, 1.0), factor) for key in keys}}
         pool = dict(self.pool)
         if common:
-            for phase in {key[0] for key in keys}:
-                pool[phase] = min(pool.get(phase, 1.0), factor)
-                seen |= {key: min(f, factor) for key, f in seen.items() if key[0] is phase}
+            for one in {pool_of(key) for key in keys}:
+                pool[one] = min(pool.get(one, 1.0), factor)
+                seen |= {key: min(f, factor) for key, f in seen.items() if pool_of(key) == one}
         if everywhere:
-            pool = dict.fromkeys(Phase, factor) | pool
+            pool = {(key[0], phase): factor for key in keys for phase in Phase} | pool
         return _Factors(seen, pool)
 
     def raised(self, keys: list[Key], factor: float) -> _Factors:
         """After a plan that held with room to spare: what was measured on it counts, for the pool too where
         all of it had been lowered."""
-        phases = {key[0] for key in keys} & set(self.pool)
-        pool = {**self.pool, **{phase: max(self.pool[phase], min(factor, 1.0)) for phase in phases}}
+        known = {pool_of(key) for key in keys} & set(self.pool)
+        pool = {**self.pool, **{one: max(self.pool[one], min(factor, 1.0)) for one in known}}
         return _Factors({**self.seen, **dict.fromkeys(keys, factor)}, pool)
 
     @classmethod
     def merged(cls, tried: Sequence[_Tried]) -> _Factors:
         """Those of several programs; where two speak of one replica, the first counts."""
         seen: dict[Key, float] = {}
-        pool: dict[Phase, float] = {}
+        pool: dict[Pool, float] = {}
         for one in reversed(tried):
             seen |= one.factors.seen
             pool |= one.factors.pool
@@ -138,11 +146,31 @@ class _Factors:
 
 
 @dataclass(frozen=True, slots=True)
+class _Run:
+    """What was simulated behind one router."""
+
+    question: int
+    name: str
+    fleet: Fleet
+    source: RequestSource
+    result: SimulationResult
+
+
+@dataclass(frozen=True, slots=True)
 class _Attempt:
-    """A plan that was simulated."""
+    """A plan that was simulated, router by router."""
 
     solution: Solution
-    result: SimulationResult
+    runs: tuple[_Run, ...]
+
+    @property
+    def passed(self) -> bool:
+        return all(run.result.passed for run in self.runs)
+
+    @property
+    def sure(self) -> bool:
+        """Whether all percentiles are known well."""
+        return all(run.result.sure for run in self.runs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,19 +206,19 @@ class _Verifying:
 
     def _loss(self, attempt: _Attempt) -> float:
         """What the objective makes small."""
-        throughput = self.search.question.scenario.objective is Objective.THROUGHPUT
+        throughput = self.search.scenario.objective is Objective.THROUGHPUT
         return -attempt.solution.value if throughput else attempt.solution.value
 
     def _confirmed(self, tried: Sequence[_Tried]) -> _Tried:
         """The best attempt that still holds when percentiles are known well; else the last of the first."""
-        held = [(a, t) for t in tried for a in t.attempts if a.result.passed]
+        held = [(a, t) for t in tried for a in t.attempts if a.passed]
         # Rounded: of plans that are equally good the first counts.
         for attempt, one in sorted(held, key=lambda pair: float(f"{self._loss(pair[0]):.9g}")):
-            sure = attempt if attempt.result.sure else self._attempt(attempt.solution, sure=True)
-            if sure.result.passed:
+            sure = attempt if attempt.sure else self._attempt(attempt.solution, sure=True)
+            if sure.passed:
                 return replace(one, best=sure)
         last = tried[0].attempts[-1]
-        failing = last if not last.result.passed else self._attempt(last.solution, sure=True)
+        failing = last if not last.passed else self._attempt(last.solution, sure=True)
         return replace(tried[0], best=failing)
 
     def _rivals(self, compared: Compared) -> list[tuple[Beside, Problem]]:
@@ -214,9 +242,9 @@ class _Verifying:
             attempt, before = attempts[-1], factors
             if len(rounds) < most:
                 factors = self._learned(attempt, factors, late=len(rounds) >= 2)
-            if factors is before and attempt.result.passed and not attempt.result.sure:
+            if factors is before and attempt.passed and not attempt.sure:
                 attempt = attempts[-1] = self._attempt(attempt.solution, sure=True)
-                if len(rounds) < most and not attempt.result.passed:
+                if len(rounds) < most and not attempt.passed:
                     factors = self._learned(attempt, factors, late=len(rounds) >= 2)
             rounds.append(self._round(attempt, before, factors))
             if factors is before:
@@ -225,85 +253,95 @@ class _Verifying:
             if found is None or any(_same(found, a.solution) for a in attempts):
                 break
             attempts.append(self._attempt(found))
-        held = [a for a in attempts if a.result.passed]
+        held = [a for a in attempts if a.passed]
         best = min(held, key=self._loss, default=attempts[-1])
         return _Tried(tuple(attempts), best, factors, tuple(rounds))
 
     def _attempt(self, solution: Solution, *, sure: bool = False) -> _Attempt:
-        """Simulate a plan until it is clear whether it holds; `sure`: until percentiles are known well."""
+        """Simulate a plan until it is clear whether it holds; `sure`: until percentiles are known well.
+
+        Each router's groups are simulated as the plan will have them, less what may be lost.
+        """
         from planner.verification import simulate_plan, source_of  # numba: only where plans are simulated
 
-        options, question = self.search.options, self.search.question
-        options.on_stage("simulating the plan")
-        fleet = self._simulated(solution)
-        source = source_of(self.search.loaded, fleet.service.workload, options.seed)
-        result = simulate_plan(fleet, source, question.planned_z, options.on_stage, sure=sure)
-        return _Attempt(solution, result)
-
-    def _simulated(self, solution: Solution) -> Fleet:
-        """The fleet as the plan will have it, less what may be lost."""
-        question = self.search.question
-        return question.without_spares(Assembly(question).fleet(solution))
+        search = self.search
+        runs = []
+        for k, (question, part) in enumerate(zip(search.questions, search.parts(solution), strict=True)):
+            for cell in limited_cells(question, part):
+                several = "" if question.alone else f" of {cell.name}"
+                search.options.on_stage(f"simulating the plan{several}")
+                fleet = question.without_spares(cell.fleet)
+                source = source_of(search.loaded, question.asked, fleet.service.workload, search.options.seed)
+                result = simulate_plan(fleet, source, question.planned_z, search.options.on_stage, sure=sure)
+                runs.append(_Run(k, cell.name, fleet, source, result))
+        return _Attempt(solution, tuple(runs))
 
     def _learned(self, attempt: _Attempt, factors: _Factors, *, late: bool) -> _Factors:
         """Factors with what an attempt says; the same object where it says nothing new."""
-        from planner.verification import MOST_MORE, blamed, pool_scale, source_of, wasted
+        for run in attempt.runs:
+            factors = self._learned_from(run, attempt, factors, late=late)
+        return factors
 
-        question, options = self.search.question, self.search.options
-        solution, result = attempt.solution, attempt.result
-        fleet = self._simulated(solution)
+    def _learned_from(self, run: _Run, attempt: _Attempt, factors: _Factors, *, late: bool) -> _Factors:
+        from planner.verification import MOST_MORE, blamed, pool_scale, wasted
+
+        question, options = self.search.questions[run.question], self.search.options
+        solution, result, fleet = attempt.solution, run.result, run.fleet
         phases = {g.phase for g in fleet.groups}
         if result.passed:  # what was only taken over from others may be too low
-            phases &= factors.pool.keys() | wasted(fleet, result)
+            taken_over = {phase for k, phase in factors.pool if k == run.question}
+            phases &= taken_over | wasted(fleet, result)
         if not phases:
             return factors
         if result.passed:  # a plan for a higher rate would have higher limits
-            fleet = question.without_spares(question.fleet(solution))
+            fleet = self._unlimited(run, solution)
         options.on_stage("measuring what the plan carries")
-        source = source_of(self.search.loaded, fleet.service.workload, options.seed)
         most = MOST_MORE if result.passed else 1.0
         learned = factors
         for phase in sorted(phases):
-            keys = self._keys(solution, phase)
-            scale = pool_scale(fleet, phase, source, question.planned_z, most=most, on_stage=options.on_stage)
-            factor = scale * self._load(solution, phase)
+            keys = self._keys(solution, run.question, phase)
+            z = question.planned_z
+            scale = pool_scale(fleet, phase, run.source, z, most=most, on_stage=options.on_stage)
+            factor = scale * self._load(solution, run.question, phase)
             if result.passed and factor > WORTH * max(factors.of(key) for key in keys):
                 learned = learned.raised(keys, factor)
             elif not result.passed and scale < SURELY:
                 factor *= LATE_SAFETY if late else 1.0
                 common = late or factor < COMMON_MISS
-                learned = learned.lowered(keys, factor, common, everywhere=common and source.replay)
+                learned = learned.lowered(keys, factor, common, everywhere=common and run.source.replay)
         if learned is factors and not result.passed:  # each pool by itself would do, or nearly
             excess = max((c.value / c.target.limit for c in result.checks), default=1.0)
             safety = NEAR_SAFETY if excess < NEAR else LATE_SAFETY
             for phase in blamed(fleet, result):
-                keys = self._keys(solution, phase)
-                learned = learned.lowered(keys, safety * self._load(solution, phase), True, False)
+                keys = self._keys(solution, run.question, phase)
+                load = self._load(solution, run.question, phase)
+                learned = learned.lowered(keys, safety * load, True, False)
         return learned
 
+    def _unlimited(self, run: _Run, solution: Solution) -> Fleet:
+        """The groups of a run without the limits that the plan gives their engines."""
+        question, part = self.search.questions[run.question], self.search.part(solution, run.question)
+        (cell,) = (cell for cell in question.cells(part) if cell.name == run.name)
+        return question.without_spares(cell.fleet)
+
     def _key(self, index: int) -> Key:
-        choice = self.search.question.candidates.choices[index]
-        return choice.phase, choice.item, choice.parallelism
+        choice, stream = self.search.choices[index], self.search.problem.candidates[index].stream
+        return stream, choice.phase, *choice.replica
 
-    def _keys(self, solution: Solution, phase: Phase) -> list[Key]:
+    def _keys(self, solution: Solution, question: int, phase: Phase) -> list[Key]:
         """Those of a pool's groups."""
-        return [key for key in map(self._key, solution.used) if key[0] is phase]
+        return [key for key in map(self._key, solution.used) if pool_of(key) == (question, phase)]
 
-    def _load(self, solution: Solution, phase: Phase) -> float:
+    def _load(self, solution: Solution, question: int, phase: Phase) -> float:
         """Load of a pool over what the uncorrected program takes for its capacity. [1]"""
-        question = self.search.question
-        headroom = 1 + question.scenario.options.headroom
-        spare = question.scenario.options.spare_replicas
-        used = [i for i in solution.used if question.candidates.choices[i].phase is phase]
-        curves = [question.candidates.candidates[i].curve for i in used]
-        capacity = sum(
-            curve.capacity(solution.replicas[i] - spare) for i, curve in zip(used, curves, strict=True)
-        )
+        problem = self.search.problem
+        headroom = 1 + self.search.scenario.options.headroom
+        used = [i for i in solution.used if pool_of(self._key(i)) == (question, phase)]
+        capacity = sum(problem.usable(i, solution.replicas[i]) for i in used)
         return sum(solution.flows[i] for i in used) / headroom / capacity if capacity else 1.0
 
     def _corrected(self, factors: _Factors) -> Search:
-        count = len(self.search.question.candidates.choices)
-        return self.search.with_factors([factors.of(self._key(i)) for i in range(count)])
+        return self.search.with_factors([factors.of(self._key(i)) for i in range(len(self.search.choices))])
 
     def _solved(self, problem: Problem, factors: _Factors) -> Solution | None:
         """The plan with corrected capacities; None where there is none."""
@@ -321,27 +359,40 @@ class _Verifying:
     # The answer
 
     def _round(self, attempt: _Attempt, before: _Factors, after: _Factors) -> Round:
-        from planner.verification import Round, failures
+        from planner.verification import Round
 
         solution = attempt.solution
         learned = {
-            f"{key[0]} {self.search.question.scenario.fleet[key[1]].gpu.name} {key[2]}": factor
-            for key, factor in after.seen.items()
-            if before.seen.get(key) != factor
+            self._named(key): factor for key, factor in after.seen.items() if before.seen.get(key) != factor
         }
         return Round(
             fleet=self.search.described(solution),
             replicas=sum(solution.replicas),
             value=solution.value,
             cost=solution.cost,
-            failed=failures(attempt.result),
+            failed=tuple(miss for run in attempt.runs for miss in self._failures(run)),
             corrections=learned,
         )
+
+    def _named(self, key: Key) -> str:
+        stream, phase, item, parallelism, _ = key
+        question = self.search.questions[stream]
+        service = "" if question.alone else f"{question.service.name} "
+        return f"{service}{phase} {question.scenario.fleet[item].name} {parallelism}"
+
+    def _failures(self, run: _Run) -> tuple[str, ...]:
+        """What a run missed, in words."""
+        from planner.verification import failures
+
+        alone = (
+            self.search.questions[run.question].service.name == run.name and len(self.search.questions) == 1
+        )
+        return failures(run.result) if alone else tuple(f"{run.name}: {m}" for m in failures(run.result))
 
     def _answer(self, winner: _Tried, first: _Tried, others: dict[str, _Tried], compared: Compared) -> Plan:
         from planner.verification import verification
 
-        scenario, solution = self.search.question.scenario, winner.best.solution
+        scenario, solution = self.search.scenario, winner.best.solution
         if solution is not compared.solution:
             search = self._corrected(_Factors.merged([winner, first, *others.values()]))
             compared = replace(search.compared_as_is(solution), at_half=compared.at_half)
@@ -351,9 +402,10 @@ class _Verifying:
         plan = compared.plan(tuple(self._notes(winner, first)))
         alternatives = tuple(self._told(a, solution, winner, simulated) for a in plan.alternatives)
         rounds = first.rounds if self._is(winner, first) else (*first.rounds, *winner.rounds)
-        checked = verification(
-            winner.best.result, scenario.options.confidence, rounds, self.search.options.seed
-        )
+        results = {run.name: run.result for run in winner.best.runs}
+        missed = [miss for run in winner.best.runs for miss in self._failures(run)]
+        seed = self.search.options.seed
+        checked = verification(results, missed, scenario.options.confidence, rounds, seed)
         return replace(plan, verification=checked, alternatives=alternatives)
 
     @staticmethod
@@ -375,14 +427,13 @@ class _Verifying:
                 cost=solution.cost,
                 summary=self.search.described(solution),
                 reason="",
-                verified=attempt.result.passed,
+                verified=attempt.passed,
             )
         same = alternative.summary == self.search.described(plan)
-        return replace(alternative, verified=winner.best.result.passed) if same else alternative
+        return replace(alternative, verified=winner.best.passed) if same else alternative
 
     def _colocated(self, solution: Solution) -> bool:
-        choices = self.search.question.candidates.choices
-        return any(choices[i].phase is Phase.COLOCATED for i in solution.used)
+        return any(self.search.choices[i].phase is Phase.COLOCATED for i in solution.used)
 
     def _notes(self, winner: _Tried, first: _Tried) -> list[str]:
         notes = []
@@ -395,9 +446,9 @@ class _Verifying:
                 f"corrected by simulation: the first plan ({start.fleet}) {missed}; {change:+d} replicas, "
                 f"{_money(start, solution)}; the gap is that of the corrected program"
             )
-        if not winner.best.result.passed:
+        if not winner.best.passed:
             notes.append("this plan does not hold in simulation: " + "; ".join(winner.rounds[-1].failed))
-        if self.search.question.scenario.options.spare_replicas:
+        if self.search.scenario.options.spare_replicas:
             notes.append("simulated without the spare replicas of each group")
         return notes
 

@@ -23,13 +23,14 @@ from planner.engines.formats import (
 )
 from planner.errors import SpecError
 from planner.evaluation import simulate, standing_fleet, standing_plan
+from planner.formulation import build_problem
 from planner.memory import memory_budgets
 from planner.operators import ReplicaSet
 from planner.physics import needed
 from planner.plan import Plan
 from planner.prediction import predict_fleet
 from planner.report.terminal import print_plan
-from planner.search import Search, SolveOptions, build_problem
+from planner.search import Search, SolveOptions
 from planner.simulator.build import holdings
 from planner.specs import GPU, Dtype, Engine, Model, Parallelism, Phase, Precision, Service
 from planner.traffic import Traffic

@@ -69,8 +69,15 @@ def _most_replicas(context: Context, choice: ReplicaChoice, single: float) -> in
     stock = replicas_in_stock(context.fleet[choice.item], choice)
     if context.scenario.objective is Objective.THROUGHPUT:
         return stock
-    needed = math.ceil(context.demand / single) + options.spare_replicas
+    needed = math.ceil(context.demand / single) + _lost(context, choice)
     return min(stock, max(needed, options.min_replicas_per_pool))
+
+
+def _lost(context: Context, choice: ReplicaChoice) -> int:
+    """Replicas that a group may lose at once."""
+    options = context.scenario.options
+    node = context.fleet[choice.item].node_size // choice.parallelism.num_gpus
+    return max(options.spare_replicas, max(node, 1) if options.survive_node else 0)
 
 
 def replicas_in_stock(item: FleetItem, choice: ReplicaChoice) -> int:
