@@ -133,7 +133,8 @@ def _deployed(scenario: Scenario, group: Group, source_name: str) -> Deployed:
     item = next((item for item in of_type if (item.zone, item.price_class) == place), None)
     if item is None:
         known = [item.name for item in of_type or scenario.fleet]
-        hint = did_you_mean(group.gpu, known) or f"it has {', '.join(known)}"
+        near = "" if of_type else did_you_mean(group.gpu, known)
+        hint = near or f"it has {', '.join(known)}"
         where = f" in zone {group.zone or 'none'}, {group.price_class}" if of_type else ""
         rule = f"the scenario's fleet has no GPU {group.gpu!r}{where} ({hint})"
         raise SpecError(f"{source_name}: group {group.name}: {rule}")

@@ -457,6 +457,8 @@ def group(number: int, **changes: object) -> Callable[[dict[str, Any]], object]:
         (group(0, replicas=10**9), "groups[0].replicas: must be <= 10000"),
         (group(0, replicas="two"), "groups[0].replicas: must be a whole number, got 'two'"),
         (group(0, gpu="h100-smx"), "no GPU 'h100-smx' (did you mean h100-sxm?)"),
+        (group(0, zone="east"), "no GPU 'h100-sxm' in zone east, on_demand (it has h100-sxm)"),
+        (group(0, price_class="spot"), "no GPU 'h100-sxm' in zone none, spot (it has h100-sxm)"),
         (group(1, max_num_seqs=10**12), "groups[1].max_num_seqs: must be <= 100000"),
         (group(0, max_num_batched_tokens=10**12), "groups[0].max_num_batched_tokens: must be <="),
         (group(1, kv_capacity_tokens=10**9), "groups[1].kv_capacity_tokens: exceeds the"),

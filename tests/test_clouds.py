@@ -17,7 +17,7 @@ from planner.documents.scenario import scenario_from_text
 from planner.documents.source import parse_document
 from planner.errors import SpecError
 from planner.search import SolveOptions
-from planner.specs import FleetItem
+from planner.specs import FleetItem, PriceClass
 from planner.units import BITS_PER_BYTE, GIGA
 from planner.workflow import solve
 
@@ -182,6 +182,27 @@ def test_what_an_instance_leaves_open_is_the_profiles():
     assert item.rdma  # nothing is known of it
     assert not fleet_item("{instance: g5.xlarge}").rdma
     assert fleet_item("{instance: g5.xlarge, rdma: true}").rdma
+
+
+SPOT = "price_class: spot, interruptions_per_hour: 0.05"
+
+
+def test_spot_gpus_of_an_instance_take_its_spot_price():
+    item = fleet_item(f"{{instance: aws/g6e.48xlarge, {SPOT}}}")
+    assert item.price == pytest.approx(11.3507 / 8)
+    assert item.price_class is PriceClass.SPOT
+    assert item.price_source == load_instance("g6e.48xlarge").price_source(PriceClass.SPOT)
+    assert item.price_source.startswith("aws/g6e.48xlarge spot in us-east-1 (2026, ")
+    own = fleet_item(f"{{instance: aws/g6e.48xlarge, {SPOT}, price_per_gpu_hour: 1}}")
+    assert (own.price, own.price_source) == (1, "")
+
+
+def test_prices_that_an_instance_lacks_are_not_taken_from_another_class():
+    for price_class, more in (("spot", ", interruptions_per_hour: 0.05"), ("reserved", "")):
+        line = f"{{instance: aws/p5.48xlarge, price_class: {price_class}{more}}}"
+        expected = f"{price_class} price of aws/p5.48xlarge is not known: give price_per_gpu_hour"
+        assert expected in problem(line)
+        assert fleet_item(line, "objective: gpus\n").price is None
 
 
 def test_an_unknown_price_is_an_error_that_says_which():

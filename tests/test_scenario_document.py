@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import yaml
+from scenario_mutations import mutated_lines, mutated_value
 
 from planner.documents.scenario import load_scenario, read_scenario, scenario_from_text
 from planner.errors import Problem, SpecError
@@ -408,44 +409,6 @@ def test_all_problems_of_a_file_are_reported_at_once():
 # Fuzzing
 
 
-def _mutated(rng: random.Random) -> str:
-    lines = SCENARIO.splitlines()
-    words = ["", "no", "-1", "0", "1e3", "1e999", ".nan", "[]", "{}", "null", "'x'", "12:30", "*a", "&a x"]
-    words += [
-        "{p50: 3, p90: 1}",
-        "[[1, 2], [3]]",
-        "9" * 400,
-        "\t",
-        ":",
-        "- -",
-        "!!binary x",
-        "<<",
-        "\x07",
-        "é",
-    ]
-    for _ in range(rng.randint(1, 4)):
-        i = rng.randrange(len(lines))
-        action = rng.randrange(6)
-        if action == 0:
-            del lines[i]
-        elif action == 1:
-            lines.insert(rng.randrange(len(lines) + 1), lines[i])
-        elif action == 2:
-            lines[i] = lines[i].partition(":")[0] + ": " + rng.choice(words)
-        elif action == 3:
-            lines[i] = " " * rng.randrange(5) + lines[i].lstrip()
-        elif action == 4:
-            at = rng.randrange(len(lines[i]) + 1)
-            lines[i] = lines[i][:at] + rng.choice(words) + lines[i][at + rng.randrange(4) :]
-        else:
-            tokens = lines[i].split(" ")
-            tokens[rng.randrange(len(tokens))] = rng.choice(words)
-            lines[i] = " ".join(tokens)
-        if not lines:
-            break
-    return "\n".join(lines)
-
-
 def _problems_or_none(text: str) -> tuple[Problem, ...] | None:
     """Problems of a text; None where it is a scenario. Any other exception fails the test."""
     try:
@@ -459,29 +422,16 @@ def _problems_or_none(text: str) -> tuple[Problem, ...] | None:
 def test_mutated_scenarios_give_a_scenario_or_a_spec_error(seed):
     rng = random.Random(seed)
     for _ in range(60):
-        text = _mutated(rng)
+        text = mutated_lines(SCENARIO, rng)
         found = _problems_or_none(text)
         assert found != (), text
         assert all(len(str(problem)) < 1000 for problem in found or ())
 
 
-def _mutated_value(value, rng):
-    """The document with one random part replaced."""
-    if isinstance(value, dict) and value and rng.random() < 0.8:
-        key = rng.choice(list(value))
-        if rng.random() < 0.1:
-            return {k: v for k, v in value.items() if k != key}
-        return {k: _mutated_value(v, rng) if k == key else v for k, v in value.items()}
-    if isinstance(value, list) and value and rng.random() < 0.8:
-        i = rng.randrange(len(value))
-        return [_mutated_value(v, rng) if k == i else v for k, v in enumerate(value)]
-    return rng.choice([None, True, -1, 0, 0.5, 7, 10**30, "x", "", "a/b", [], {}, [1], {"p50": 1}, [[1, 2]]])
-
-
 def test_mutated_values_give_a_scenario_or_a_spec_error():
     rng = random.Random(1)
     for _ in range(300):
-        document = _mutated_value(_mutated_value(yaml.safe_load(SCENARIO), rng), rng)
+        document = mutated_value(mutated_value(yaml.safe_load(SCENARIO), rng), rng)
         assert _problems_or_none(yaml.safe_dump(document)) != (), document
 
 

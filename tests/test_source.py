@@ -145,6 +145,16 @@ def test_no_and_off_are_booleans_where_a_boolean_is_expected():
     assert parse("fleet: [{gpu: a, rdma: no}]").fleet[0].rdma is False
 
 
+def test_a_part_of_a_file_names_whole_paths():
+    tree, _ = parse_tree("name: x\nfleet:\n- gpu: a\n- gpu: b\n", "s.yaml")
+    part = tree.within("fleet").within(1)
+    assert (part.get("gpu"), part.has("name"), part.line(("gpu",))) == ("b", False, 4)
+    assert str(part.problem(("gpu",), "is bad")) == "line 4: fleet[1].gpu: is bad, got 'b'"
+    assert str(part.problem(("size",), "is required")) == "line 4: fleet[1].size: is required"
+    assert part.whole.get("name") == "x"
+    assert tree.within("nowhere", 3).get("gpu") is None
+
+
 def test_keys_may_be_numbers_and_aliases_of_choices_are_translated():
     model = parse("table: {2: 1, 8: 1e3}\nmode: quick")
     assert model.table == {2: 1.0, 8: 1000.0}

@@ -123,12 +123,18 @@ def check_options(tree: Tree) -> list[Problem]:
     if tree.has(*buckets) and tree.get("options", "routing") != LENGTH_SPLIT:
         rule = f"counts only with routing {LENGTH_SPLIT}"
         problems.append(tree.problem(buckets, rule, f"add routing: {LENGTH_SPLIT}, or leave it out"))
-    zones = {tree.get("fleet", i, "zone") for i in range(len(tree.entries("fleet")))} - {None}
+    zones = zone_names(tree)
     for i, what in enumerate(tree.entries("options", "survive")):
         if what == SURVIVE_ZONE and len(zones) < 2:
             rule = f"needs two zones, the fleet has {'one' if zones else 'none'}"
             problems.append(tree.problem(("options", "survive", i), rule, "give zone on lines of the fleet"))
     return problems
+
+
+def zone_names(tree: Tree) -> list[str]:
+    """Zones of the fleet, in the order of their names."""
+    zones = [tree.get("fleet", i, "zone") for i in range(len(tree.entries("fleet")))]
+    return sorted({zone for zone in zones if isinstance(zone, str)})
 
 
 def repeated(tree: Tree, paths: Sequence[KeyPath], rule: str, hint: str) -> Iterator[Problem]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planner.documents.names import did_you_mean
-from planner.documents.scenario_rules import is_number
+from planner.documents.scenario_rules import is_number, zone_names
 from planner.documents.tree import KeyPath, Tree
 from planner.errors import Problem
 from planner.specs import Objective, PriceClass
@@ -72,12 +72,11 @@ def check_supply(tree: Tree) -> list[Problem]:
 
 def _check_zones(tree: Tree) -> Iterator[Problem]:
     lines = [i for i, item in enumerate(tree.entries("fleet")) if isinstance(item, dict)]
-    zones = [tree.get("fleet", i, "zone") for i in lines if tree.has("fleet", i, "zone")]
-    known = sorted({zone for zone in zones if isinstance(zone, str)})
-    if zones and len(zones) < len(lines):
-        without = next(i for i in lines if not tree.has("fleet", i, "zone"))
+    without = [i for i in lines if not tree.has("fleet", i, "zone")]
+    known = zone_names(tree)
+    if 0 < len(without) < len(lines):
         rule = "is required: other lines of the fleet have one"
-        yield tree.problem(("fleet", without, "zone"), rule, "give it on all lines, or on none")
+        yield tree.problem(("fleet", without[0], "zone"), rule, "give it on all lines, or on none")
     caps = tree.get("zones")
     for name in caps if isinstance(caps, dict) else ():
         if name not in known:
