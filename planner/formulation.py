@@ -105,6 +105,7 @@ def gpu_type(scenario: Scenario, item: FleetItem) -> GpuType:
         max_gpus_by_phase=item.max_gpus_by_phase,
         zone=item.zone,
         spot=item.price_class is PriceClass.SPOT,
+        kind=item.gpu.name,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -54,6 +55,9 @@ class Question:
     def cells(self, solution: Solution) -> tuple[Cell, ...]:
         """The groups of `solution` by router: one, or one per zone where KV caches stay in theirs."""
         whole = self.served(solution)
+        if solution.rate and self.scenario.objective is not Objective.THROUGHPUT:
+            asked = solution.rate / (1 + self.scenario.options.headroom)
+            whole = whole if math.isclose(asked, whole.workload.request_rate) else at_rate(whole, asked)
         zones: dict[str, list[int]] = {}
         for i in solution.used:
             zone = self.item(self.candidates.choices[i]).zone if self.scenario.egress_price is None else ""
@@ -81,22 +85,25 @@ class Question:
         (cell,) = self.cells(solution)
         return cell.fleet
 
-    def without_spares(self, fleet: Fleet) -> Fleet:
-        """A fleet without what may be lost: the spare replicas of each group or, where they are spares of a
-        pool, of the group whose replicas carry most."""
+    def at_worst(self, fleet: Fleet) -> Fleet:
+        """A fleet without what it may lose and still has to hold: the spare replicas of every group or, where
+        one group at a time may lose replicas, those of the group in each pool whose loss weighs most."""
         options = self.scenario.options
-        spare = options.spare_replicas
-        if spare == 0:
+        every = options.spare_replicas if options.spare_scope is SpareScope.GROUP else 0
+        lost = [every] * len(fleet.groups)
+        one = [_lost_alone(self.scenario, g) for g in fleet.groups]
+        for phase in {g.phase for g in fleet.groups}:
+            weights = {
+                k: g.rate * min(one[k] / g.replicas, 1.0)
+                for k, g in enumerate(fleet.groups)
+                if g.phase is phase
+            }
+            worst = max(weights, key=lambda k: weights[k])
+            lost[worst] = max(lost[worst], one[worst])
+        if not any(lost):
             return fleet
-        down = set(range(len(fleet.groups)))
-        if options.spare_scope is SpareScope.POOL:
-            by_load = sorted(down, key=lambda k: fleet.groups[k].rate / fleet.groups[k].replicas)
-            down = set({fleet.groups[k].phase: k for k in by_load}.values())
-        groups = tuple(
-            replace(g, replicas=max(g.replicas - spare, 1)) if k in down else g
-            for k, g in enumerate(fleet.groups)
-        )
-        return replace(fleet, groups=groups)
+        left = [replace(g, replicas=g.replicas - k) for g, k in zip(fleet.groups, lost, strict=True)]
+        return replace(fleet, groups=tuple(g for g in left if g.replicas > 0))
 
     def served(self, solution: Solution) -> Service:
         """The service at the rate that the plan carries; differs from the asked only for throughput."""
@@ -118,6 +125,15 @@ class Question:
             max_num_seqs=choice.max_num_seqs,
             precision=choice.precision,
         )
+
+
+def _lost_alone(scenario: Scenario, group: Deployed) -> int:
+    """Replicas that a group may lose while all others stand."""
+    options = scenario.options
+    lost = options.spare_replicas if options.spare_scope is SpareScope.POOL else 0
+    if options.survive_node:
+        lost = max(lost, group.item.node_size // group.parallelism.num_gpus, 1)
+    return lost
 
 
 def at_rate(service: Service, rate: float) -> Service:

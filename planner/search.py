@@ -20,6 +20,8 @@ from planner.plan import Alternative, Plan
 from planner.prediction import predict_fleet
 from planner.program import Problem, Solution, save_lp
 from planner.program import solve as solve_program
+from planner.program.fleet import build_fleet, distribute
+from planner.program.problem import Event
 from planner.question import Question
 from planner.specs import ColocatedUse, Metric, Objective, Phase, Scenario
 
@@ -138,6 +140,17 @@ class Search:
     def parts(self, solution: Solution) -> tuple[Solution, ...]:
         """Of every question."""
         return tuple(self.part(solution, k) for k in range(len(self.questions)))
+
+    def after(self, solution: Solution, event: Event) -> Solution:
+        """What is left of a solution at an event, and the load that it then gets."""
+        problem = self.problem
+        left = tuple(
+            0 if c.gpu_type in event.lost else n
+            for c, n in zip(problem.candidates, solution.replicas, strict=True)
+        )
+        rate = solution.rate * event.share
+        flows = distribute(problem, build_fleet(problem, left), rate, event)
+        return replace(solution, replicas=left, flows=flows, rate=rate)
 
     def assembled(
         self,
@@ -281,7 +294,8 @@ class Search:
             return False
         if problem.colocated is ColocatedUse.FORBIDDEN and True in colocated:
             return False
-        return problem.max_gpu_types is None or len({c.item for c in choices}) <= problem.max_gpu_types
+        kinds = {self.scenario.fleet[c.item].gpu.name for c in choices}
+        return problem.max_gpu_types is None or len(kinds) <= problem.max_gpu_types
 
     def _simplest(self, solution: Solution, beside: Sequence[Beside]) -> Solution:
         """Of plans that are equally good, the one with fewest groups, then fewest GPUs."""

@@ -147,11 +147,13 @@ class _Factors:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What was simulated behind one router."""
+    """What was simulated behind one router; `unlimited` is its fleet with all the sequences that fit."""
 
     question: int
     name: str
+    solution: Solution
     fleet: Fleet
+    unlimited: Fleet
     source: RequestSource
     result: SimulationResult
 
@@ -260,33 +262,39 @@ class _Verifying:
     def _attempt(self, solution: Solution, *, sure: bool = False) -> _Attempt:
         """Simulate a plan until it is clear whether it holds; `sure`: until percentiles are known well.
 
-        Each router's groups are simulated as the plan will have them, less what may be lost.
+        Each router's groups are simulated as the plan will have them, less what may be lost; and again after
+        every event that the plan has to bear.
         """
         from planner.verification import simulate_plan, source_of  # numba: only where plans are simulated
 
         search = self.search
+        z, seed, on_stage = search.questions[0].planned_z, search.options.seed, search.options.on_stage
         runs = []
-        for k, (question, part) in enumerate(zip(search.questions, search.parts(solution), strict=True)):
-            for cell in limited_cells(question, part):
-                several = "" if question.alone else f" of {cell.name}"
-                search.options.on_stage(f"simulating the plan{several}")
-                fleet = question.without_spares(cell.fleet)
-                source = source_of(search.loaded, question.asked, fleet.service.workload, search.options.seed)
-                result = simulate_plan(fleet, source, question.planned_z, search.options.on_stage, sure=sure)
-                runs.append(_Run(k, cell.name, fleet, source, result))
+        for event in search.problem.events:
+            left = search.after(solution, event) if event.name else solution
+            for k, (question, part) in enumerate(zip(search.questions, search.parts(left), strict=True)):
+                for free, cell in zip(question.cells(part), limited_cells(question, part), strict=True):
+                    name = ", ".join(filter(None, [cell.name, event.name]))
+                    on_stage("simulating the plan" + ("" if question.alone else f" of {name}"))
+                    fleet, unlimited = (
+                        question.at_worst(x.fleet) if event.spares else x.fleet for x in (cell, free)
+                    )
+                    source = source_of(search.loaded, question.asked, fleet.service.workload, seed)
+                    result = simulate_plan(fleet, source, z, on_stage, sure=sure)
+                    runs.append(_Run(k, name, left, fleet, unlimited, source, result))
         return _Attempt(solution, tuple(runs))
 
     def _learned(self, attempt: _Attempt, factors: _Factors, *, late: bool) -> _Factors:
         """Factors with what an attempt says; the same object where it says nothing new."""
         for run in attempt.runs:
-            factors = self._learned_from(run, attempt, factors, late=late)
+            factors = self._learned_from(run, factors, late=late)
         return factors
 
-    def _learned_from(self, run: _Run, attempt: _Attempt, factors: _Factors, *, late: bool) -> _Factors:
+    def _learned_from(self, run: _Run, factors: _Factors, *, late: bool) -> _Factors:
         from planner.verification import MOST_MORE, blamed, pool_scale, wasted
 
         question, options = self.search.questions[run.question], self.search.options
-        solution, result, fleet = attempt.solution, run.result, run.fleet
+        solution, result, fleet = run.solution, run.result, run.fleet
         phases = {g.phase for g in fleet.groups}
         if result.passed:  # what was only taken over from others may be too low
             taken_over = {phase for k, phase in factors.pool if k == run.question}
@@ -294,7 +302,7 @@ class _Verifying:
         if not phases:
             return factors
         if result.passed:  # a plan for a higher rate would have higher limits
-            fleet = self._unlimited(run, solution)
+            fleet = run.unlimited
         options.on_stage("measuring what the plan carries")
         most = MOST_MORE if result.passed else 1.0
         learned = factors
@@ -317,12 +325,6 @@ class _Verifying:
                 load = self._load(solution, run.question, phase)
                 learned = learned.lowered(keys, safety * load, True, False)
         return learned
-
-    def _unlimited(self, run: _Run, solution: Solution) -> Fleet:
-        """The groups of a run without the limits that the plan gives their engines."""
-        question, part = self.search.questions[run.question], self.search.part(solution, run.question)
-        (cell,) = (cell for cell in question.cells(part) if cell.name == run.name)
-        return question.without_spares(cell.fleet)
 
     def _key(self, index: int) -> Key:
         choice, stream = self.search.choices[index], self.search.problem.candidates[index].stream

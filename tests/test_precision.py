@@ -264,7 +264,7 @@ def mixed_plan() -> Plan:
     bare = replace(q.engine, weight_only_dtypes=())
     candidates = build_candidates(q.scenario, q.service, bare)
     question = replace(q, engine=bare, candidates=candidates)
-    own = replace(free, question=question, problem=build_problem(q.scenario, q.service, candidates, 0.0))
+    own = replace(free, questions=(question,), problem=build_problem((question,), 0.0))
     _, solution = own.holding()
     return own.compared(solution).plan()
 

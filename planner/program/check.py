@@ -206,6 +206,6 @@ def _budget(problem: Problem, fleet: Fleet) -> Iterator[tuple[str, str]]:
 
 def _gpu_types(problem: Problem, fleet: Fleet) -> Iterator[tuple[str, str]]:
     """GPU types in use <= the most that may be mixed."""
-    count = sum(used > 0 for used in fleet.gpus_used)
+    count = len({kind for kind, used in zip(problem.kinds, fleet.gpus_used, strict=True) if used})
     if problem.max_gpu_types is not None and count > problem.max_gpu_types:
         yield "gpu_types", f"{count} types, at most {problem.max_gpu_types}"

@@ -82,8 +82,9 @@ class Encoding:
             values[column] = float(Phase.COLOCATED not in phases)
         for column, nodes in zip(layout.nodes, fleet.nodes, strict=False):
             values[column] = float(nodes)
-        for column, used in zip(layout.mixes, fleet.gpus_used, strict=False):
-            values[column] = float(used > 0)
+        for kind, used in zip(self.problem.kinds, fleet.gpus_used, strict=True):
+            if used and kind in layout.mixes:
+                values[layout.mixes[kind]] = 1.0
         for column, count in zip(layout.started, started(self.problem, replicas), strict=True):
             values[column] = float(count)
         if layout.rate is not None:
@@ -156,11 +157,10 @@ def _columns(draft: Draft, problem: Problem, worth: float) -> Layout:
             for g in kinds
             if problem.whole_nodes
         ),
-        mixes=tuple(
-            draft.column(f"mixes[{problem.gpu_types[g].name}]", 0, 1)
-            for g in kinds
-            if problem.max_gpu_types is not None
-        ),
+        mixes={
+            kind: draft.column(f"mixes[{kind}]", 0, 1)
+            for kind in (dict.fromkeys(problem.kinds) if problem.max_gpu_types is not None else ())
+        },
         rate=draft.column("rate", 0, _most_rate(problem), integer=False) if throughput else None,
         references=reference_rates(problem),
         flows=flow_columns(draft, problem),
@@ -361,9 +361,9 @@ def _gpu_types(draft: Draft, problem: Problem, layout: Layout) -> None:
         return
     for i, candidate in enumerate(problem.candidates):
         if layout.ranges[i]:
-            terms = [*layout.used(i), (layout.mixes[candidate.gpu_type], -1.0)]
+            terms = [*layout.used(i), (layout.mixes[problem.kinds[candidate.gpu_type]], -1.0)]
             draft.row(f"mixes[{candidate.name}]", terms, upper=0)
-    draft.row("gpu_types", [(column, 1.0) for column in layout.mixes], upper=problem.max_gpu_types)
+    draft.row("gpu_types", [(column, 1.0) for column in layout.mixes.values()], upper=problem.max_gpu_types)
 
 
 def objective_terms(problem: Problem, layout: Layout) -> Iterator[tuple[int, float]]:

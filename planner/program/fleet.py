@@ -152,28 +152,37 @@ def started(problem: Problem, replicas: Sequence[int]) -> tuple[int, ...]:
     return tuple(max(sum(replicas[i] for i in kind.candidates) - kind.current, 0) for kind in problem.moves)
 
 
-def distribute(problem: Problem, fleet: Fleet, rate: float) -> tuple[float, ...]:
+def distribute(problem: Problem, fleet: Fleet, rate: float, event: Event | None = None) -> tuple[float, ...]:
     """Load of each candidate's group, `rate` being that of all streams together. [req/s]
 
-    Zones get load in proportion to what passes through them, and so do the groups of a pool, so that they are
-    equally busy. What has to change zones goes from prefill pools with room to decode pools with room.
+    At an event, by default the first, that is what its groups carry. Zones get load in proportion to what
+    passes through them, and so do the groups of a pool, so that they are equally busy. What has to change
+    zones goes from prefill pools with room to decode pools with room.
     """
+    event = event or problem.events[0]
+    carries = [carried_at(problem, i, n, event) for i, n in enumerate(fleet.replicas)]
     flows = [0.0] * len(problem.candidates)
-    base = problem.events[0]
     total = sum(s.share for s in problem.streams)
     for s, stream in enumerate(problem.streams):
-        parts = cells(problem, fleet.replicas, s, base)
+        parts = cells(problem, fleet.replicas, s, event)
         served = rate * stream.share / total
         for phase in Phase:
             loads = _pool_loads(problem, parts, phase, served)
+            members = [i for i in problem.indices(phase, s) if carries[i] > 0]
             for zone in problem.zones:
-                groups = [
-                    i for i in problem.indices(phase, s) if problem.zone(i) == zone and fleet.usable[i] > 0
-                ]
-                capacity = sum(fleet.usable[i] for i in groups)
+                groups = [i for i in members if problem.zone(i) == zone]
+                capacity = sum(carries[i] for i in groups)
                 for i in groups:
-                    flows[i] = loads[zone] * fleet.usable[i] / capacity
+                    flows[i] = loads[zone] * carries[i] / capacity
     return tuple(flows)
+
+
+def carried_at(problem: Problem, index: int, replicas: int, event: Event) -> float:
+    """Load that a group carries at an event. [req/s]"""
+    candidate = problem.candidates[index]
+    if candidate.gpu_type in event.lost:
+        return 0.0
+    return candidate.curve.capacity(replicas - (problem.spares if event.spares else 0))
 
 
 def _pool_loads(problem: Problem, parts: dict[str, Cell], phase: Phase, served: float) -> dict[str, float]:

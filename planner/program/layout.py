@@ -24,16 +24,16 @@ class RangeColumns:
 class Layout:
     """The columns by what they stand for.
 
-    ``ranges`` per candidate; ``disaggregated`` per stream; ``nodes`` and ``mixes`` per GPU type, empty where
-    not modelled; ``started`` per kind of moves. ``references`` per stream is what a load of 1 in the rows
-    stands for. [req/s]
+    ``ranges`` per candidate; ``disaggregated`` per stream; ``nodes`` per GPU type and ``mixes`` by kind,
+    empty where not modelled; ``started`` per kind of moves. ``references`` per stream is what a load of 1 in
+    the rows stands for. [req/s]
     """
 
     ranges: tuple[tuple[RangeColumns, ...], ...]
     streams: tuple[int, ...]
     disaggregated: tuple[int, ...]
     nodes: tuple[int, ...]
-    mixes: tuple[int, ...]
+    mixes: Mapping[str, int]
     rate: int | None
     references: tuple[float, ...]
     flows: Mapping[FlowKey, int] = field(default_factory=dict)

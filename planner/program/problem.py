@@ -210,6 +210,8 @@ class GpuType:
         Where they stand; pools of different zones are pools of their own.
     spot : bool
         Whether they may be taken away at once.
+    kind : str
+        What counts as a type where the number of types is limited; empty: the name.
     """
 
     name: str
@@ -220,6 +222,7 @@ class GpuType:
     max_gpus_by_phase: Mapping[Phase, int] = field(default_factory=dict)
     zone: str = ""
     spot: bool = False
+    kind: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -332,6 +335,11 @@ class Problem:
     def least(self, index: int, replicas: int) -> float:
         """Load that a group carries at the worst that may happen to it alone. [req/s]"""
         return self.candidates[index].curve.capacity(replicas - max(self.spares, self.lost(index)))
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Per line of the fleet, which type of GPU it is."""
+        return tuple(kind.kind or kind.name for kind in self.gpu_types)
 
     @property
     def zones(self) -> tuple[str, ...]:

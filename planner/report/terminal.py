@@ -20,7 +20,7 @@ from planner.plan import (
     PlanStatus,
     ServicePrediction,
 )
-from planner.specs import Metric, Objective, Phase, SloTarget
+from planner.specs import Metric, Objective, Phase, SloTarget, line_name
 from planner.units import GIB, GIGA, HOURS_PER_MONTH, KILO, MEGA, MILLI, PERCENT
 
 NARROWEST = 60
@@ -71,9 +71,13 @@ def print_plan(plan: Plan, width: int) -> None:
     print_fitting(console, lambda without: _groups_table(plan.groups, without), ("busy", "batch", "req/s"))
     for prediction in plan.predictions:
         console.print()
+        if len(plan.predictions) > 1:
+            console.print(Text(prediction.service, style="bold"))
+        facts = _simulation_of(plan, prediction.service)
         _print_latencies(console, prediction)
-        _print_simulated(console, plan, _STATISTICS)
-        _print_slos(console, plan, prediction)
+        _print_simulated(console, plan, facts, _STATISTICS)
+        _print_slos(console, facts, prediction)
+    _print_events(console, plan)
     console.print()
     _print_cost(console, plan)
     if plan.alternatives:
@@ -89,9 +93,10 @@ def print_plan(plan: Plan, width: int) -> None:
 def _print_head(console: Console, plan: Plan, prediction: ServicePrediction) -> None:
     console.print(Text(prediction.service, style="bold"))
     engine = f"{plan.engine} {plan.engine_version}"
-    console.print(
-        f"{_formats(plan.groups)}; {engine}; {figure(prediction.request_rate)} req/s; {_pools(plan)}\n"
-    )
+    service = prediction.service.split(", ")[0]
+    groups = [g for g in plan.groups if g.service == service] or plan.groups
+    pools = "colocated" if any(g.phase is Phase.COLOCATED for g in groups) else "disaggregated"
+    console.print(f"{_formats(groups)}; {engine}; {figure(prediction.request_rate)} req/s; {pools}\n")
 
 
 def _formats(groups: Sequence[Group]) -> str:
@@ -109,13 +114,10 @@ def _formats(groups: Sequence[Group]) -> str:
     return ", ".join([*parts, *([f"{caches.pop()} KV cache"] if len(caches) == 1 else [])])
 
 
-def _pools(plan: Plan) -> str:
-    return "colocated" if plan.pool(Phase.COLOCATED) else "disaggregated"
-
-
 def _groups_table(groups: Sequence[Group], without: frozenset[str]) -> Table:
     numbers = [n for n in ("GPUs", "req/s", "load", "busy", "batch", "$/h") if n not in without]
-    table = plain_table("pool", "GPU", "replicas", *numbers, "binds", right=numbers)
+    named = ["service"] if len({g.service for g in groups}) > 1 else []
+    table = plain_table(*named, "pool", "GPU", "replicas", *numbers, "binds", right=numbers)
     for g in groups:
         cells = {
             "GPUs": str(g.num_gpus),
@@ -126,8 +128,9 @@ def _groups_table(groups: Sequence[Group], without: frozenset[str]) -> Table:
             "$/h": _money(g.cost),
         }
         table.add_row(
+            *([g.service] if named else []),
             Text(g.phase, style=_PHASE_STYLE[g.phase]),
-            g.gpu,
+            line_name(g.gpu, g.zone, g.price_class),
             f"{g.replicas} x {g.parallelism}",
             *(cells[n] for n in numbers),
             _BINDS[g.binds],
@@ -159,9 +162,36 @@ def _values(summary: LatencySummary, names: Sequence[str]) -> list[float]:
     return [getattr(summary, name) for name in names]
 
 
-def _print_slos(console: Console, plan: Plan, prediction: ServicePrediction) -> None:
+def _simulation_of(plan: Plan, service: str) -> Mapping[str, Any] | None:
+    """What simulation said of one service; None where the plan was not simulated."""
+    if plan.verification is None:
+        return None
+    details = plan.verification.details
+    several: Mapping[str, Mapping[str, Any]] = details.get("services", {})
+    return several.get(service) if several else details
+
+
+def _print_events(console: Console, plan: Plan) -> None:
+    """What simulation said of everything else that the plan has to bear."""
+    if plan.verification is None:
+        return
+    known = {prediction.service for prediction in plan.predictions}
+    events = {n: f for n, f in plan.verification.details.get("services", {}).items() if n not in known}
+    if events:
+        console.print()
+    for name, facts in events.items():
+        for check in facts["slo"]:
+            value = math.inf if check["value_ms"] is None else check["value_ms"]
+            text = f"{name}: {check['statistic']} {check['metric'].upper()} {value:,.4g} ms simulated"
+            limit = f"limit {check['limit_ms']:g} ms"
+            style = "green" if check["met"] else "red"
+            console.print(Text(f"{'meets ' if check['met'] else 'MISSES'} {text}, {limit}", style=style))
+
+
+def _print_slos(console: Console, facts: Mapping[str, Any] | None, prediction: ServicePrediction) -> None:
     """What each SLO comes to: as simulated where the plan was, else as predicted."""
-    simulated = _simulated_by_slo(plan)
+    checks = () if facts is None else facts.get("slo", ())
+    simulated = {(check["metric"], check["statistic"]): check for check in checks}
     for target in prediction.slo:
         latency = prediction.ttft if target.metric is Metric.TTFT else prediction.tpot
         planned = getattr(latency.planned, target.statistic)
@@ -178,22 +208,18 @@ def _print_slos(console: Console, plan: Plan, prediction: ServicePrediction) -> 
         console.print(Text(f"{'meets ' if met else 'MISSES'} {text}", style="green" if met else "red"))
 
 
-def _simulated_by_slo(plan: Plan) -> dict[tuple[str, str], Mapping[str, Any]]:
-    checks = () if plan.verification is None else plan.verification.details.get("slo", ())
-    return {(check["metric"], check["statistic"]): check for check in checks}
-
-
-def _print_simulated(console: Console, plan: Plan, shown: Sequence[str]) -> None:
+def _print_simulated(
+    console: Console, plan: Plan, facts: Mapping[str, Any] | None, shown: Sequence[str]
+) -> None:
     """Latencies of the simulated plan, under the predicted ones."""
-    if plan.verification is None:
+    if plan.verification is None or facts is None:
         return
-    facts = plan.verification.details
     table = plain_table("simulated [ms]", *shown, right=shown)
     for name in ("ttft", "tpot"):
         values = facts[f"{name}_ms"]
         table.add_row(name.upper(), *(_thousandths(values[s]) for s in shown))
     console.print(table)
-    error = f"{facts['confidence']:.0%} quantile of the model error"
+    error = f"{plan.verification.details['confidence']:.0%} quantile of the model error"
     console.print(Text(f"{facts['requests']:,} requests, {facts['source']}; {error}", style="dim"))
 
 
@@ -212,12 +238,9 @@ def _margin(value: float, target: SloTarget) -> str:
 
 def _print_cost(console: Console, plan: Plan) -> None:
     for use in plan.nodes:
-        paid = (
-            f"{use.gpus_paid} {use.gpu} paid for"
-            if use.gpus_paid != use.gpus_used
-            else f"{use.gpus_used} {use.gpu}"
-        )
-        used = f", {use.gpus_used} used" if use.gpus_paid != use.gpus_used else ""
+        name, idle = line_name(use.gpu, use.zone, use.price_class), use.gpus_paid != use.gpus_used
+        paid = f"{use.gpus_paid} {name} paid for" if idle else f"{use.gpus_used} {name}"
+        used = f", {use.gpus_used} used" if idle else ""
         price = "price unknown" if use.price is None else f"${use.price:g} per GPU and hour"
         console.print(f"{paid}{used} ({use.nodes} node{'s' if use.nodes != 1 else ''}, {price})")
     if plan.cost is not None:
@@ -233,8 +256,20 @@ def _print_cost(console: Console, plan: Plan) -> None:
                 (p.cost_per_million_tokens, "on both"),
             )
             priced = [f"${value:.3g} {name}" for value, name in parts if value is not None]
-            console.print("per million tokens: " + ", or ".join(priced))
-    console.print(f"power {figure(plan.power / KILO, 3)} kW (TDP of what is paid for)")
+            of = f" of {p.service}" if len(plan.predictions) > 1 else ""
+            console.print(f"per million tokens{of}: " + ", or ".join(priced))
+    _print_power(console, plan)
+
+
+def _print_power(console: Console, plan: Plan) -> None:
+    terms = plan.scenario.get("power")
+    if not isinstance(terms, Mapping):
+        console.print(f"power {figure(plan.power / KILO, 3)} kW (TDP of what is paid for)")
+        return
+    price = float(terms.get("price_per_kwh", 0.0))
+    money = f", ${price * plan.power / KILO:,.2f}/h of the cost" if price else ""
+    share = f"{float(terms.get('utilization', 1.0)):.0%} of TDP, PUE {float(terms.get('pue', 1.0)):g}"
+    console.print(f"power {figure(plan.power / KILO, 3)} kW ({share}{money})")
 
 
 def _alternatives_table(plan: Plan) -> Table:

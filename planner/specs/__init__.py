@@ -58,6 +58,7 @@ from planner.specs.scenarios import (
     Slo,
     SloTarget,
     Workload,
+    line_name,
 )
 
 __all__ = [
@@ -110,4 +111,5 @@ __all__ = [
     "Statistic",
     "TransferCosts",
     "Workload",
+    "line_name",
 ]

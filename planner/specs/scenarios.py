@@ -224,8 +224,13 @@ class FleetItem:
     @property
     def name(self) -> str:
         """The GPU, with zone and price class where they are not the usual ones."""
-        unusual = () if self.price_class is PriceClass.ON_DEMAND else (str(self.price_class),)
-        return "@".join([self.gpu.name, *filter(None, [self.zone]), *unusual])
+        return line_name(self.gpu.name, self.zone, self.price_class)
+
+
+def line_name(gpu: str, zone: str, price_class: PriceClass) -> str:
+    """A GPU with its zone and price class where they are not the usual ones."""
+    unusual = () if price_class is PriceClass.ON_DEMAND else (str(price_class),)
+    return "@".join([gpu, *filter(None, [zone]), *unusual])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
