@@ -282,7 +282,7 @@ def test_internal_error_says_how_to_see_more(
     def broken(*_: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("planner.search.build_candidates", broken)
+    monkeypatch.setattr("planner.search.questions_of", broken)
     message = failed(planner("solve", scenario), 1)
     assert message == (
         "planner: internal error: RuntimeError: a bug\nPLANNER_DEBUG=1 shows where; please report it\n"
@@ -315,7 +315,7 @@ WRAPPED = """
 """
 
 
-@pytest.mark.parametrize("step", ["build_candidates", "solve_program"])
+@pytest.mark.parametrize("step", ["questions_of", "solve_program"])
 @pytest.mark.parametrize("action", [NOW, WRAPPED], ids=["plain", "wrapped"])
 def test_ctrl_c_ends_with_130_and_no_plan(scenario: Path, tmp_path: Path, step: str, action: str) -> None:
     target = tmp_path / "plan.yaml"
