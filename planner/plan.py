@@ -295,7 +295,8 @@ class Plan:
     Attributes
     ----------
     value, bound, gap : float
-        Objective reached, proven bound, and their relative difference.
+        Objective reached, proven bound, and their relative difference. Planned from a fleet that stands, the
+        value has the hourly share of what the moves cost.
     cost : float or None
         Of everything paid for. [USD/h]
     cost_at_half_confidence : float or None

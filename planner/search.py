@@ -12,10 +12,11 @@ from planner.assembly import Assembly
 from planner.candidates import ReplicaChoice
 from planner.documents.files import write_text_atomic
 from planner.documents.scenario import LoadedScenario
-from planner.errors import InfeasibleError, SolverError
+from planner.errors import InfeasibleError, SolverError, SpecError
 from planner.fleet import Fleet
 from planner.formulation import build_problem, program_candidates, questions_of, scaled, with_candidates
 from planner.infeasibility import explain
+from planner.moves import changes, moves_of, replicas_started
 from planner.plan import Alternative, Plan
 from planner.prediction import predict_fleet
 from planner.program import Problem, Solution, save_lp
@@ -28,6 +29,8 @@ from planner.specs import ColocatedUse, Metric, Objective, Phase, Scenario
 DEFAULT_GAP = 0.005
 MOST_CORRECTIONS = 6
 CORRECTION = 0.95  # of the capacity of groups that together miss an SLO [1]
+MOVE_COST = 10.0  # of starting a replica: draining, loading weights, warming up, somebody's attention [USD]
+MOVE_HOURS = 730.0  # a month [h]
 SAME_VALUE = 1e-9  # relative difference below which two plans are equally good [1]
 COLOCATED, DISAGGREGATED = "best colocated", "best disaggregated"
 NO_SUCH_FLEET = "no such fleet meets the scenario"
@@ -53,6 +56,12 @@ class SolveOptions:
         Whether the plan is simulated, and capacities that prove wrong are corrected.
     seed : int
         Of the simulated requests.
+    current : Plan or None
+        The fleet that stands, which a plan for cost leaves as it is where changes save too little.
+    move_cost : float
+        Of each replica that has to be started then. [USD]
+    move_hours : float
+        Time over which a change has to earn its cost. [h]
     on_stage : callable
         Told what is being done; for a progress line.
     """
@@ -64,6 +73,9 @@ class SolveOptions:
     alternatives: bool = True
     verify: bool = True
     seed: int = 0
+    current: Plan | None = None
+    move_cost: float = MOVE_COST
+    move_hours: float = MOVE_HOURS
     on_stage: Callable[[str], None] = lambda _stage: None
 
 
@@ -105,7 +117,13 @@ class Search:
         """The search for a plan of a scenario as it is; nothing is solved yet."""
         options.on_stage("evaluating candidates")
         questions = questions_of(loaded)
-        return cls(loaded, questions, build_problem(questions, options.gap), options)
+        problem = build_problem(questions, options.gap)
+        if options.current is not None:
+            if problem.objective is not Objective.COST:
+                raise SpecError("planning from a fleet that stands needs objective cost: moves have a price")
+            hourly = options.move_cost / options.move_hours
+            problem = replace(problem, moves=moves_of(questions, options.current, hourly))
+        return cls(loaded, questions, problem, options)
 
     @property
     def scenario(self) -> Scenario:
@@ -161,7 +179,11 @@ class Search:
     ) -> Plan:
         """A solution as the plan that people get."""
         assembly = Assembly(self.questions)
-        return assembly.plan(solution, self.parts(solution), alternatives, at_half, notes)
+        plan = assembly.plan(solution, self.parts(solution), alternatives, at_half, notes)
+        if self.options.current is None:
+            return plan
+        moves = changes(self.options.current.groups, plan.groups)
+        return replace(plan, moves=moves, move_cost=self.options.move_cost * replicas_started(moves))
 
     def holding(self) -> tuple[Search, Solution]:
         """The program's plan, with capacities lowered until it holds as a whole by prediction."""

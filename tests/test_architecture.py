@@ -43,7 +43,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "documents.plan_schema", "documents.plan_extras", "documents.plan", "documents.fleet_schema",
     ),
     ("lines", "infeasibility", "question", "documents.schemas", "documents.fleet"),
-    ("assembly", "formulation"),
+    ("assembly", "formulation", "moves"),
     ("search", "verification"),
     ("workflow", "evaluation"),
     ("report",),

@@ -9,11 +9,11 @@ import click
 from planner.cli.options import Number
 from planner.cli.output import check_outputs, echo_json, progress, width
 from planner.documents.files import read_text, write_text_atomic
-from planner.documents.plan import dump_plan, plan_to_document, rebased
+from planner.documents.plan import dump_plan, load_plan, plan_to_document, rebased
 from planner.documents.scenario import LoadedScenario, read_scenario, scenario_from_text
 from planner.errors import VerificationError
 from planner.plan import Plan
-from planner.search import DEFAULT_GAP, SolveOptions
+from planner.search import DEFAULT_GAP, MOVE_COST, MOVE_HOURS, SolveOptions
 from planner.units import SECONDS_PER_HOUR
 from planner.workflow import solve as solve_scenario
 
@@ -44,6 +44,29 @@ def _seconds(context: click.Context, parameter: click.Parameter, value: float | 
 )
 @click.option("--save-lp", type=click.Path(path_type=Path), metavar="FILE", help="Write the integer program.")
 @click.option("--no-alternatives", is_flag=True, help="Only the plan: skip what it is compared with.")
+@click.option(
+    "--from",
+    "current",
+    type=click.Path(path_type=Path),
+    metavar="PLAN",
+    help="Plan from this fleet: a replica that has to be started costs --move-cost.",
+)
+@click.option(
+    "--move-cost",
+    type=Number(0, 1e9),
+    default=MOVE_COST,
+    show_default=True,
+    metavar="USD",
+    help="Of each replica that is started, with --from.",
+)
+@click.option(
+    "--move-hours",
+    type=Number(1e-3, 1e6),
+    default=MOVE_HOURS,
+    show_default=True,
+    metavar="H",
+    help="Time in which a change has to earn its cost, with --from. [h]",
+)
 @click.option("--reproducible", is_flag=True, help="Leave the time out of the plan file.")
 def solve(
     scenario: Path,
@@ -56,6 +79,9 @@ def solve(
     gap: float,
     save_lp: Path | None,
     no_alternatives: bool,
+    current: Path | None,
+    move_cost: float,
+    move_hours: float,
     reproducible: bool,
 ) -> None:
     """Find the cheapest fleet that meets SCENARIO (a YAML file, - for standard input).
@@ -64,7 +90,7 @@ def solve(
     plans beside it. The plan is simulated, and solved again with corrected capacities where it does not
     hold; exit code 5: the plan that is printed still misses an SLO.
     """
-    check_outputs((scenario,), (output, save_lp))
+    check_outputs(tuple(filter(None, (scenario, current))), (output, save_lp))
     loaded = _read(scenario)
     with progress("reading") as on_stage:
         options = SolveOptions(
@@ -75,6 +101,9 @@ def solve(
             alternatives=not no_alternatives,
             verify=not no_verify,
             seed=seed,
+            current=None if current is None else load_plan(current),
+            move_cost=move_cost,
+            move_hours=move_hours,
             on_stage=on_stage,
         )
         plan = solve_scenario(loaded, options)

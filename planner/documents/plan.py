@@ -33,7 +33,7 @@ from planner.documents.plan_schema import (
 from planner.documents.source import validate
 from planner.documents.tree import Tree
 from planner.documents.yaml_text import dump_yaml, parse_tree
-from planner.errors import SpecError
+from planner.errors import Problem, SpecError
 from planner.plan import (
     Alternative,
     Group,
@@ -253,6 +253,10 @@ def load_plan(path: str | Path) -> Plan:
 def plan_from_text(text: str, source_name: str = "plan", *, folder: Path | None = None) -> Plan:
     """Read a plan from YAML or JSON. See :func:`load_plan`."""
     tree, problems = parse_tree(text, source_name, folder)
+    if (tree.has("fleet") and tree.has("slo")) or tree.has("models"):
+        rule = "this is a scenario, not a plan"
+        hint = "planner solve SCENARIO -o PLAN makes one"
+        raise SpecError.of_file(source_name, [Problem(key="", rule=rule, suggestion=hint)])
     version = tree.get("schema_version")
     if isinstance(version, int) and version > SCHEMA_VERSION:
         rule = f"is newer than this program reads, which is up to {SCHEMA_VERSION}"

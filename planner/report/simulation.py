@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from planner.report.terminal import figure, plain_console, plain_table, print_fitting
+from planner.report.tables import figure, plain_console, plain_table, print_fitting
 from planner.specs import Phase
 from planner.units import PERCENT
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from planner.arrays import FloatArray
 from planner.report.figures import COLOCATED, DECODE, DIM, GREY, INK, PALE, PREFILL, TRANSFER, save_figure
-from planner.report.terminal import figure as digits
+from planner.report.tables import figure as digits
 from planner.simulator.cluster import Outcome
 from planner.simulator.metrics import (
     Measured,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -20,11 +20,11 @@ from planner.plan import (
     PlanStatus,
     ServicePrediction,
 )
+from planner.report.over_time import print_moves, print_periods
+from planner.report.tables import figure, plain_console, plain_table, print_fitting
 from planner.specs import Metric, Objective, Phase, SloTarget, line_name
 from planner.units import GIB, GIGA, HOURS_PER_MONTH, KILO, MEGA, MILLI, PERCENT
 
-NARROWEST = 60
-_UNBOUNDED = 10_000  # columns: wider than any table
 _PHASE_STYLE = {Phase.PREFILL: "dark_orange", Phase.DECODE: "blue", Phase.COLOCATED: "magenta"}
 _STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 _BINDS = {
@@ -36,31 +36,6 @@ _BINDS = {
     "max_num_seqs": "sequences",
     "network": "network",
 }
-
-
-def plain_console(width: int) -> Console:
-    """A console for plain text: names and reasons may hold square brackets."""
-    return Console(width=max(width, NARROWEST), highlight=False, markup=False, emoji=False)
-
-
-def print_fitting(
-    console: Console, build: Callable[[frozenset[str]], Table], optional: Sequence[str]
-) -> None:
-    """Print the table that `build` makes, leaving out `optional` columns, first ones first, until it fits."""
-    for count in range(len(optional) + 1):
-        table = build(frozenset(optional[:count]))
-        needed = console.measure(table, options=console.options.update(width=_UNBOUNDED)).maximum
-        if needed <= console.width or count == len(optional):
-            console.print(table)
-            return
-
-
-def plain_table(*columns: str, right: Sequence[str] = ()) -> Table:
-    """A table without lines; columns named in `right` are aligned there."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for name in columns:
-        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
-    return table
 
 
 def print_plan(plan: Plan, width: int) -> None:
@@ -80,6 +55,8 @@ def print_plan(plan: Plan, width: int) -> None:
     _print_events(console, plan)
     console.print()
     _print_cost(console, plan)
+    print_periods(console, plan)
+    print_moves(console, plan)
     if plan.alternatives:
         console.print()
         console.print(_alternatives_table(plan))
@@ -334,11 +311,6 @@ def _milliseconds(seconds: float) -> str:
         return "inf"
     value = seconds / MILLI
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def figure(value: float, digits: int = 4) -> str:
-    """A number with some significant digits, and all digits before the point."""
-    return f"{value:,.0f}" if abs(value) >= 10**digits else f"{value:.{digits}g}"
 
 
 def _money(value: float | None) -> str:

@@ -12,7 +12,7 @@ from itertools import groupby
 from rich.console import Console
 from rich.text import Text
 
-from planner.report.terminal import NARROWEST
+from planner.report.tables import NARROWEST
 from planner.simulator.timeline import Activity, Segment, Timeline
 
 MAX_ROWS = 60  # requests of a panel

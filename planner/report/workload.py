@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from planner.report.terminal import NARROWEST
+from planner.report.tables import NARROWEST
 
 
 def print_workload(facts: dict[str, Any], width: int) -> None:
