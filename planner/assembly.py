@@ -26,6 +26,7 @@ from planner.transformer import kv_bytes
 from planner.units import MEGA, SECONDS_PER_HOUR
 
 NETWORK_NOTED = 0.5  # load from which a network that binds is worth a note [1]
+INTERRUPTED = "search interrupted: this is the best plan found so far"
 BATCH_MARGIN = 2.0  # of max_num_seqs over the batch that 99 % of steps stay below [1]
 
 
@@ -231,7 +232,7 @@ class Assembly:
         if self.question.scenario.objective is Objective.THROUGHPUT and "request_rate" in (asked or {}):
             notes.append("request_rate is not used: objective throughput looks for the largest rate")
         if solution.interrupted:
-            notes.append("search interrupted: this is the best plan found so far")
+            notes.append(INTERRUPTED)
         types = {g.gpu for g in groups if g.phase is not Phase.COLOCATED}
         fleet = self.question.scenario.fleet
         assumed = [i.gpu.name for i in fleet if i.gpu.name in types and not i.network_given]

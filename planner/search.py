@@ -20,7 +20,7 @@ from planner.prediction import predict_fleet
 from planner.program import Candidate, GpuType, Problem, Solution, save_lp
 from planner.program import solve as solve_program
 from planner.question import Question
-from planner.specs import ColocatedUse, FleetItem, Metric, Objective, Phase, Scenario, Service
+from planner.specs import ColocatedUse, Engine, FleetItem, Metric, Objective, Phase, Scenario, Service
 
 DEFAULT_GAP = 0.005
 MOST_CORRECTIONS = 6
@@ -52,6 +52,10 @@ class SolveOptions:
         Of the simulated requests.
     on_stage : callable
         Told what is being done; for a progress line.
+    build : callable
+        Gives the candidates of a service; what asks many questions of one scenario keeps them.
+    explain : bool
+        Whether what is in the way of a plan is looked for where there is none, which takes seconds.
     """
 
     solver: str = "highs"
@@ -62,6 +66,8 @@ class SolveOptions:
     verify: bool = True
     seed: int = 0
     on_stage: Callable[[str], None] = lambda _stage: None
+    build: Callable[[Scenario, Service, Engine], CandidateSet] = build_candidates
+    explain: bool = True
 
 
 def gpu_type(item: FleetItem) -> GpuType:
@@ -135,7 +141,7 @@ class Search:
         (service,) = scenario.services
         engine = load_engine(service.engine)
         options.on_stage("evaluating candidates")
-        candidates = build_candidates(scenario, service, engine)
+        candidates = options.build(scenario, service, engine)
         question = Question(
             scenario=scenario, document=loaded.document, service=service, engine=engine, candidates=candidates
         )
@@ -174,8 +180,10 @@ class Search:
         """The program's plan, or why there is none."""
         self.options.on_stage("solving the integer program")
         try:
-            return self._solve(self.problem)
+            return self._solve(self.problem, explain=self.options.explain)
         except InfeasibleError as error:
+            if not self.options.explain:
+                raise
             self.options.on_stage("explaining why there is no plan")
             q = self.question
             raise explain(q.scenario, q.service, q.engine, q.candidates, error) from None
