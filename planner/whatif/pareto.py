@@ -132,7 +132,8 @@ def pareto(
     points : int
         How many, evenly spread; limits are spread by ratio.
     low, high : float, optional
-        Of the limit [s] or the confidence [1]; default: a quarter to four times the limit asked for, 0.5 to 0.95.
+        Of the limit [s] or the confidence [1]; default: a quarter to four times the limit asked for, and
+        0.5 to 0.95.
     on_point : callable
         Told after each point.
 
@@ -162,9 +163,8 @@ def pareto(
         try:
             options.on_stage(f"{vary} {x:.4g}")
             factor = 1.0 if target is None else x / target.limit
-            found.append(
-                Point(x=x, factor=factor, result=resolver.resolve(_moved(scenario, vary, x, factor)))
-            )
+            result = resolver.resolve(_moved(scenario, vary, x, factor))
+            found.append(Point(x=x, factor=factor, result=result))
             on_point()
         except KeyboardInterrupt:
             interrupted = True
@@ -226,7 +226,7 @@ def _moved(scenario: Scenario, vary: str, x: float, factor: float) -> Scenario:
 
 
 def _monotone(objective: Objective, found: list[Point]) -> tuple[Point, ...]:
-    """Points, found hardest first, by ascending x, each with the plan of a harder point where that is better."""
+    """By ascending x what was found hardest first, with the plan of a harder point where that is better."""
     results = kept_from_harder(objective, [p.result for p in reversed(found)])[::-1]
     kept = (replace(p, result=r) for p, r in zip(found, results, strict=True))
     return tuple(sorted(kept, key=lambda p: p.x))

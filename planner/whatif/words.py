@@ -17,7 +17,7 @@ UNITS = {
 
 
 def described(groups: Sequence[Group]) -> str:
-    """Groups in words: "3 x h100-sxm TP2 prefill, 1 x h100-sxm TP2 decode"; with services where they differ."""
+    """Groups in words, e.g. "3 x h100-sxm TP2 prefill, 1 x h100-sxm TP2 decode"."""
     several = len({g.service for g in groups}) > 1
     return ", ".join(
         f"{g.replicas} x {placed(g.gpu, g.zone)} {g.parallelism} {g.phase}"
