@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from planner.specs import Objective
 from planner.whatif.asked import Asked
+from planner.whatif.corrections import capacity_factors
 from planner.whatif.resolve import Resolved
 from planner.whatif.words import UNITS
 
@@ -36,12 +37,14 @@ def kept_from_harder(objective: Objective, results: Sequence[Resolved]) -> list[
 
 
 def compared_with_note(asked: Asked, base: Resolved) -> Iterator[str]:
-    """Where the plan that was asked about is not the one that what-ifs are compared with."""
+    """What the plan that all is compared with owes to simulation, and where it is not the one asked about."""
     plan = asked.plan
+    if capacity_factors(plan):
+        yield "solved again with the capacities that the simulation of the plan corrected"
     if plan is None or base.value is None or abs(base.value - plan.value) <= SAME * abs(plan.value):
         return
     unit = UNITS[plan.objective]
     yield (
-        f"the plan has {plan.value:,.6g} {unit}; solved again by prediction alone the scenario has "
+        f"the plan has {plan.value:,.6g} {unit}; solved again, without simulation, the scenario has "
         f"{base.value:,.6g} ({base.description}), and that is what is compared with"
     )
