@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from planner.report.figures import DECODE, DIM, INK, PALE, PREFILL, save_figure
+from planner.report.terminal import figure as figure_of
 from planner.whatif.pareto import Pareto
 
 if TYPE_CHECKING:
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SIZE = (7.0, 4.2)  # [inch]
+_ABOVE = 1.08  # times the largest value: top of the panel [1]
+_MOST_LABELS = 9
 _BELOW = 0.04  # of the panel, where crosses of infeasible points stand [1]
 
 
@@ -40,17 +43,26 @@ def _draw(figure: Figure, p: Pareto) -> None:
     axes.axvline(p.shown(p.asked), color=DIM, linewidth=0.9, linestyle=(0, (4, 3)), label="asked for")
     if p.statistic is not None:
         axes.set_xscale("log")
+        _label_limits(axes, p)
         axes.set_xlabel(f"{p.statistic} {p.varied.upper()} limit [ms]")
     else:
         axes.set_xlabel("confidence: quantile of the model error that is withstood")
     if y:
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, _ABOVE * max(y))
     axes.set_ylabel(f"{p.objective.value} [{p.unit}]")
     axes.set_title(p.name, loc="left", color=INK)
     axes.grid(color=PALE, linewidth=0.7)
     axes.spines[["right", "top"]].set_visible(False)
     axes.legend(frameon=False)
     figure.tight_layout()
+
+
+def _label_limits(axes: Axes, p: Pareto) -> None:
+    """Ticks where points are, in plain numbers; of many points some."""
+    every = -(-len(p.points) // _MOST_LABELS)
+    places = [p.shown(point.x) for point in p.points[::every]]
+    axes.set_xticks(places, [figure_of(place, 3) for place in places])
+    axes.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
 
 
 def _draw_infeasible(axes: Axes, p: Pareto) -> None:
