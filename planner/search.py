@@ -52,8 +52,9 @@ class SolveOptions:
         Of the simulated requests.
     on_stage : callable
         Told what is being done; for a progress line.
-    build : callable
-        Gives the candidates of a service; what asks many questions of one scenario keeps them.
+    build : callable or None
+        Gives the candidates of a service in place of :func:`build_candidates`; what asks many questions of
+        one scenario keeps them.
     explain : bool
         Whether what is in the way of a plan is looked for where there is none, which takes seconds.
     """
@@ -66,7 +67,7 @@ class SolveOptions:
     verify: bool = True
     seed: int = 0
     on_stage: Callable[[str], None] = lambda _stage: None
-    build: Callable[[Scenario, Service, Engine], CandidateSet] = build_candidates
+    build: Callable[[Scenario, Service, Engine], CandidateSet] | None = None
     explain: bool = True
 
 
@@ -141,7 +142,7 @@ class Search:
         (service,) = scenario.services
         engine = load_engine(service.engine)
         options.on_stage("evaluating candidates")
-        candidates = options.build(scenario, service, engine)
+        candidates = (options.build or build_candidates)(scenario, service, engine)
         question = Question(
             scenario=scenario, document=loaded.document, service=service, engine=engine, candidates=candidates
         )

@@ -148,11 +148,12 @@ def test_throughput_carries_more_of_what_is_scarce() -> None:
 
 
 def test_budget_and_whole_nodes_are_looked_at() -> None:
-    document = SCENARIO | {"objective": "gpus", "budget_per_hour": 12.0}
+    options = {"colocated": "forbidden", "max_tp": 1, "max_pp": 1}
+    document = SCENARIO | {"objective": "gpus", "budget_per_hour": 48.0, "options": options}
     e = explain(loaded(document))
     rows = {w.kind: w for w in e.requirements}
-    assert rows["budget"].change == "12 -> none USD/h"
-    assert rows["whole_nodes"].binds  # one GPU would do
+    assert rows["budget"].change == "48 -> none USD/h"
+    assert rows["whole_nodes"].binds  # two GPUs would do
     assert {w.subject for w in e.marginal} >= {"budget", "network", "h100-sxm"}
     assert found(e.marginal, "h100-sxm").change == "one more node of 8 GPUs, 64 -> 72"
 
@@ -289,7 +290,7 @@ def test_changes_leave_the_scenario_alone() -> None:
 
 
 def test_plan_brings_its_corrections() -> None:
-    """Capacities that simulation halved are halved when the scenario is solved again; the last round counts."""
+    """Capacities that simulation halved stay so when its scenario is solved again; the last round counts."""
     plan = solved(edited("options", "spare_replicas", 0))
     keys = {f"{g.phase} {g.gpu} {g.parallelism}" for g in plan.groups}
     rounds = [{"capacity_factors": dict.fromkeys(keys, f)} for f in (0.9, 0.5)]
