@@ -72,6 +72,8 @@ def pareto(
             options=options_of(solver, gap, time_limit, on_stage),
             on_point=on_point,
         )
+    if result.interrupted:  # a file would not say that points are missing
+        output = plot = None
     if output is not None:
         write_text_atomic(output, csv_text(result.rows(), (result.axis, *COLUMNS)))
     if plot is not None:

@@ -30,7 +30,8 @@ def print_explanation(e: Explanation, width: int) -> None:
         print_fitting(console, lambda w: _what_ifs(e, "binds", gain, e.binding, w), optional)
         console.print("each lifted alone, all else as asked; SLOs and network tenfold")
     elif e.requirements:
-        console.print("no requirement that is lifted alone makes the plan better (SLOs and network: tenfold)")
+        looked = " of those looked at" if e.interrupted else ""
+        console.print(f"no requirement{looked}, lifted alone, makes the plan better (SLOs, network: tenfold)")
     if free := [w.subject for w in e.requirements if not w.binds]:
         console.print(Text("costs nothing: " + ", ".join(free), style="dim"))
     if e.marginal:
@@ -120,7 +121,8 @@ def print_robustness(r: Robustness, width: int) -> None:
         first = " and ".join(limit.breaks) or "nothing"
         rates = f"{figure(limit.carried)} for {figure(limit.asked)} req/s"
         error = f"at {quantile}" + ("" if limit.confidence == 0.5 else " of the model error")
-        console.print(f"breaks at {limit.multiple:.2f} times the load ({rates}, {error}): {first} first")
+        load = f"about {limit.multiple:.2f} times the load"
+        console.print(f"breaks at {load} ({rates}, {error}): {first} first")
     _print_notes(console, r.notes)
 
 

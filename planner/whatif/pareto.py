@@ -15,7 +15,7 @@ from planner.whatif.asked import Source, asked_of
 from planner.whatif.corrections import capacity_factors
 from planner.whatif.frames import frame
 from planner.whatif.resolve import Resolved, ResolveOptions, Resolver
-from planner.whatif.values import INTERRUPTED, kept_from_harder
+from planner.whatif.values import CORRECTED, INTERRUPTED, kept_from_harder
 from planner.whatif.words import UNITS
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def pareto(
         statistic=None if target is None else target.statistic,
         asked=centre,
         points=_monotone(scenario.objective, found),
-        notes=_notes(scenario, target, interrupted),
+        notes=_notes(scenario, target, corrected=bool(resolver.factors), interrupted=interrupted),
         interrupted=interrupted,
     )
 
@@ -232,8 +232,11 @@ def _monotone(objective: Objective, found: list[Point]) -> tuple[Point, ...]:
     return tuple(sorted(kept, key=lambda p: p.x))
 
 
-def _notes(scenario: Scenario, target: SloTarget | None, interrupted: bool) -> tuple[str, ...]:
-    notes = ["found by prediction alone: no plan was simulated"]
+def _notes(
+    scenario: Scenario, target: SloTarget | None, *, corrected: bool, interrupted: bool
+) -> tuple[str, ...]:
+    how = f"by prediction, {CORRECTED}" if corrected else "by prediction alone"
+    notes = [f"found {how}: none of these plans was simulated"]
     if target is not None:
         same = [t for s in scenario.services for t in s.slo.of(target.metric)]
         if len(same) > 1:

@@ -106,7 +106,7 @@ class Resolver:
     loaded: LoadedScenario
     options: ResolveOptions = field(default_factory=ResolveOptions)
     factors: Mapping[str, float] = field(default_factory=dict)
-    _kept: list[tuple[Scenario, Service, CandidateSet]] = field(default_factory=list)
+    _kept: list[tuple[Scenario, CandidateSet]] = field(default_factory=list)
 
     def plan(self) -> Plan:
         """The plan of the scenario as it is.
@@ -183,20 +183,20 @@ class Resolver:
 
     def _built(self, scenario: Scenario, service: Service, engine: Engine) -> CandidateSet:
         """Candidates without regard to stock and caps, of every kind that the scenario may use."""
-        wanted = _roomy(scenario)
+        wanted = _roomy(scenario, service)
         both = replace(wanted, options=replace(wanted.options, colocated=ColocatedUse.ALLOWED))
-        for kept, of_service, built in self._kept:
-            if of_service == service and kept in (wanted, both):
+        for kept, built in self._kept:
+            if kept in (wanted, both):
                 return built
         self.options.on_stage("evaluating candidates")
         built = build_candidates(wanted, service, engine)
-        self._kept.append((wanted, service, built))
-        del self._kept[1:-MOST_KEPT]  # the first is that of the scenario as it is
+        self._kept.append((wanted, built))
+        del self._kept[1:-MOST_KEPT]  # the first is of the scenario as it is
         return built
 
 
-def _roomy(scenario: Scenario) -> Scenario:
-    """The scenario without what does not change its candidates but their number.
+def _roomy(scenario: Scenario, service: Service) -> Scenario:
+    """What the candidates of one service depend on, but for their number.
 
     The largest rate has no demand that bounds a group, so there its stock has to.
     """
@@ -204,7 +204,7 @@ def _roomy(scenario: Scenario) -> Scenario:
     fleet = scenario.fleet
     if scenario.objective is not Objective.THROUGHPUT:
         fleet = tuple(_unlimited(item) for item in fleet)
-    return replace(scenario, fleet=fleet, options=options, budget=None, source="")
+    return replace(scenario, services=(service,), fleet=fleet, options=options, budget=None, source="")
 
 
 def _unlimited(item: FleetItem) -> FleetItem:

@@ -52,7 +52,7 @@ class FleetLimit:
     confidence : float
         Quantile of the model error at which the fleet is simulated. [1]
     asked, carried : float
-        The plan's rate, and the most that the fleet carries within its SLOs. [req/s]
+        The plan's rate, and the most that the fleet carries within its SLOs, to about 1 %. [req/s]
     breaks : tuple of Phase
         Pools that fail just above that.
     """

@@ -11,6 +11,7 @@ from planner.whatif.resolve import Resolved
 from planner.whatif.words import UNITS
 
 INTERRUPTED = "interrupted: what was not looked at yet is missing"
+CORRECTED = "with the capacities that the simulation of the plan corrected"
 SAME = 1e-4  # relative difference of values that are told as one [1]
 
 
@@ -40,7 +41,7 @@ def compared_with_note(asked: Asked, base: Resolved) -> Iterator[str]:
     """What the plan that all is compared with owes to simulation, and where it is not the one asked about."""
     plan = asked.plan
     if capacity_factors(plan):
-        yield "solved again with the capacities that the simulation of the plan corrected"
+        yield f"solved again {CORRECTED}"
     if plan is None or base.value is None or abs(base.value - plan.value) <= SAME * abs(plan.value):
         return
     unit = UNITS[plan.objective]
