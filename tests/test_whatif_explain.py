@@ -163,11 +163,12 @@ def test_budget_and_whole_nodes_are_looked_at() -> None:
 
 UNUSED = SCENARIO | {
     "fleet": [
-        *SCENARIO["fleet"],  # type: ignore[misc]
+        SCENARIO["fleet"][1],  # type: ignore[index]
+        {"gpu": "l40s", "price_per_gpu_hour": 2.5, "max_gpus": 32, "network_gbps_per_gpu": 100},
         {"gpu": "v100-16gb-sxm", "price_per_gpu_hour": 0.5, "max_gpus": 8, "network_gbps_per_gpu": 25},
         {"gpu": "h200-sxm", "price_per_gpu_hour": 9.0, "max_gpus": 0, "network_gbps_per_gpu": 400},
     ],
-    "options": {"whole_nodes": False, "max_tp": 1, "max_pp": 1},
+    "options": {"whole_nodes": False, "max_tp": 1, "max_pp": 1, "colocated": "forbidden"},
 }
 
 
@@ -262,6 +263,10 @@ def test_stock_and_budget_build_no_new_candidates(monkeypatch: pytest.MonkeyPatc
     scenario = resolver.loaded.scenario
     for changed in (*_changed(scenario), replace(scenario, budget=100.0)):
         resolver.resolve(changed)
+    colocated = changes.all_of_pool(scenario, 1, Phase.COLOCATED)
+    assert colocated is not None
+    groups = resolver.resolve(colocated).groups
+    assert {(g.phase, g.gpu) for g in groups or ()} == {(Phase.COLOCATED, "a100-80gb-sxm")}
     assert len(built) == 1
     resolver.resolve(changes.looser(scenario, Metric.TTFT, 1.1))
     assert len(built) == 2
@@ -388,7 +393,7 @@ def test_command_prints_json(
 
 
 def test_command_reads_plans(planner: Runner, tmp_path: Path) -> None:
-    plan = solved(BOUND)
+    plan = solved(SCENARIO | {"options": UNUSED["options"], "fleet": SCENARIO["fleet"][:1]})  # type: ignore[index]
     path = tmp_path / "plan.yaml"
     path.write_text(dump_plan(plan), encoding="utf-8")
     facts = planner("explain", path, "--json").facts
