@@ -14,7 +14,7 @@ from planner.cli.output import check_outputs, echo_json, rounded, width
 from planner.documents.files import write_text_atomic
 from planner.errors import SpecError
 from planner.units import HOURS_PER_MONTH, KILO, MEGA
-from planner.whatif.money import NO_OVERHEAD, MoneyReport, Share
+from planner.whatif.money import NO_OVERHEAD, BreakEven, MoneyReport, Share, TokenPrice
 from planner.whatif.money_report import money_report
 
 
@@ -104,31 +104,8 @@ def money_facts(m: MoneyReport) -> dict[str, Any]:
         "lines": [{key: _plain(value) for key, value in row.items()} for row in m.rows()],
         "pools": [_share(share) for share in m.pools],
         "gpu_types": [_share(share) for share in m.gpu_types],
-        "tokens": [
-            {
-                "service": t.service,
-                "request_rate": rounded(t.request_rate),
-                "usd_per_hour": rounded(t.cost),
-                "input_tokens_per_hour": rounded(t.input_tokens),
-                "output_tokens_per_hour": rounded(t.output_tokens),
-                "usd_per_million_input_tokens": rounded(t.per_million_input),
-                "usd_per_million_output_tokens": rounded(t.per_million_output),
-                "usd_per_million_tokens": rounded(t.per_million),
-            }
-            for t in m.tokens
-        ],
-        "break_even": [
-            {
-                "gpu": b.gpu,
-                "gpus": b.gpus,
-                "on_demand_usd_per_hour": b.on_demand,
-                "reserved_usd_per_hour": b.reserved,
-                "duty": rounded(b.duty),
-                "hours_per_month": rounded(b.hours_per_month),
-                "saving_usd_per_hour": rounded(b.saving),
-            }
-            for b in m.break_even
-        ],
+        "tokens": [_token_price(price) for price in m.tokens],
+        "break_even": [_break_even(one) for one in m.break_even],
         "power": None
         if m.power is None
         else {
@@ -139,6 +116,31 @@ def money_facts(m: MoneyReport) -> dict[str, Any]:
             "usd_per_month": rounded(m.power.cost * HOURS_PER_MONTH),
         },
         "notes": list(m.notes),
+    }
+
+
+def _token_price(t: TokenPrice) -> dict[str, Any]:
+    return {
+        "service": t.service,
+        "request_rate": rounded(t.request_rate),
+        "usd_per_hour": rounded(t.cost),
+        "input_tokens_per_hour": rounded(t.input_tokens),
+        "output_tokens_per_hour": rounded(t.output_tokens),
+        "usd_per_million_input_tokens": rounded(t.per_million_input),
+        "usd_per_million_output_tokens": rounded(t.per_million_output),
+        "usd_per_million_tokens": rounded(t.per_million),
+    }
+
+
+def _break_even(b: BreakEven) -> dict[str, Any]:
+    return {
+        "gpu": b.gpu,
+        "gpus": b.gpus,
+        "on_demand_usd_per_hour": b.on_demand,
+        "reserved_usd_per_hour": b.reserved,
+        "duty": rounded(b.duty),
+        "hours_per_month": rounded(b.hours_per_month),
+        "saving_usd_per_hour": rounded(b.saving),
     }
 
 
