@@ -27,6 +27,7 @@ from planner.transformer import kv_bytes
 from planner.units import MEGA, SECONDS_PER_HOUR
 
 NETWORK_NOTED = 0.5  # load from which a network that binds is worth a note [1]
+INTERRUPTED = "search interrupted: this is the best plan found so far"
 BATCH_MARGIN = 2.0  # of max_num_seqs over the batch that 99 % of steps stay below [1]
 
 
@@ -142,7 +143,7 @@ def _search_notes(
 ) -> Iterator[str]:
     """What is to be said of the plan as a whole."""
     if solution.interrupted:
-        yield "search interrupted: this is the best plan found so far"
+        yield INTERRUPTED
     estimated = sorted({g.gpu for g in groups if g.calibration == "estimated"})
     if estimated:
         yield f"calibration of {', '.join(estimated)} is estimated, not measured"

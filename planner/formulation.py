@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from planner.candidates import CandidateSet, ReplicaChoice, build_candidates, replicas_in_stock
@@ -13,21 +13,27 @@ from planner.lines import expanded, merged_lines
 from planner.program import Candidate, GpuType, Problem
 from planner.program.problem import Stream
 from planner.question import Question
-from planner.specs import FleetItem, Objective, PriceClass, Scenario, Service
+from planner.specs import Engine, FleetItem, Objective, PriceClass, Scenario, Service
 from planner.traffic import Traffic
 from planner.transformer import kv_bytes
 from planner.units import KILO, SECONDS_PER_HOUR
 
+Build = Callable[[Scenario, Service, Engine], CandidateSet]
+"""What gives the candidates of a service."""
 
-def questions_of(loaded: LoadedScenario) -> tuple[Question, ...]:
+
+def questions_of(loaded: LoadedScenario, build: Build = build_candidates) -> tuple[Question, ...]:
     """What a scenario asks of each of its services, with candidates."""
     services = loaded.scenario.services
+    alone = len(services) == 1
     return tuple(
-        question_of(loaded, service, asked=k, alone=len(services) == 1) for k, service in enumerate(services)
+        question_of(loaded, service, asked=k, alone=alone, build=build) for k, service in enumerate(services)
     )
 
 
-def question_of(loaded: LoadedScenario, service: Service, *, asked: int, alone: bool) -> Question:
+def question_of(
+    loaded: LoadedScenario, service: Service, *, asked: int, alone: bool, build: Build = build_candidates
+) -> Question:
     """What is asked of `service`, which is that number `asked` of the scenario, or a part of it."""
     engine = load_engine(service.engine)
     bare = Question(
@@ -39,15 +45,15 @@ def question_of(loaded: LoadedScenario, service: Service, *, asked: int, alone: 
         asked=asked,
         alone=alone,
     )
-    return with_candidates(bare)
+    return with_candidates(bare, build)
 
 
-def with_candidates(question: Question, z: float | None = None) -> Question:
-    """`question` with candidates for the model error `z`; by default that of the scenario's confidence."""
+def with_candidates(question: Question, build: Build = build_candidates) -> Question:
+    """`question` with the candidates that `build` gives."""
     scenario, service = question.scenario, question.service
     lines = merged_lines(scenario.fleet)
     physical = replace(scenario, fleet=tuple(line.item for line in lines))
-    found = expanded(build_candidates(physical, service, question.engine, z), scenario, lines)
+    found = expanded(build(physical, service, question.engine), scenario, lines)
     factors = [availability(scenario, scenario.fleet[choice.item]) for choice in found.choices]
     return scaled(replace(question, candidates=found), factors)
 

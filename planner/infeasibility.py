@@ -6,6 +6,7 @@ are loosened, candidates regenerated, until a plan exists.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from planner.candidates import CandidateSet, Rejection, build_candidates
@@ -150,16 +151,20 @@ def _suggestion(slo: Slo, reach: _Reach) -> str:
 def _without_candidates(service: Service, candidates: CandidateSet, missing: list[Phase]) -> InfeasibleError:
     """Nothing fits at all: say why, GPU by GPU."""
     phases = " and ".join(missing)
-    nearest: dict[tuple[str, Phase], Rejection] = {}
-    for r in candidates.rejections:
-        if r.phase in missing:
-            key = (r.gpu, r.phase)
-            nearest[key] = max(nearest.get(key, r), r, key=lambda x: x.parallelism.num_gpus)
-    lines = tuple(dict.fromkeys(_reason(r) for r in nearest.values()))
+    lines = rejection_reasons(r for r in candidates.rejections if r.phase in missing)
     more = (f"and {len(lines) - _MOST_LISTED} more",) if len(lines) > _MOST_LISTED else ()
     return InfeasibleError(
         f"no GPU of the fleet can run {service.model.name} for {phases}", "", lines[:_MOST_LISTED] + more
     )
+
+
+def rejection_reasons(rejections: Iterable[Rejection]) -> tuple[str, ...]:
+    """Why GPUs cannot serve, a line for each type and phase."""
+    nearest: dict[tuple[str, Phase], Rejection] = {}
+    for r in rejections:
+        key = (r.gpu, r.phase)
+        nearest[key] = max(nearest.get(key, r), r, key=lambda x: x.parallelism.num_gpus)
+    return tuple(dict.fromkeys(_reason(r) for r in nearest.values()))
 
 
 def _reason(rejection: Rejection) -> str:

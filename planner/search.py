@@ -5,16 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from planner.assembly import Assembly
-from planner.candidates import ReplicaChoice
+from planner.candidates import ReplicaChoice, build_candidates
 from planner.documents.files import write_text_atomic
 from planner.documents.scenario import LoadedScenario
 from planner.errors import InfeasibleError, SolverError, SpecError
 from planner.fleet import Fleet
-from planner.formulation import build_problem, program_candidates, questions_of, scaled, with_candidates
+from planner.formulation import (
+    Build,
+    build_problem,
+    program_candidates,
+    questions_of,
+    scaled,
+    with_candidates,
+)
 from planner.infeasibility import explain
 from planner.moves import changes, moves_of, replicas_started
 from planner.plan import Alternative, Plan
@@ -64,6 +72,11 @@ class SolveOptions:
         Time over which a change has to earn its cost. [h]
     on_stage : callable
         Told what is being done; for a progress line.
+    build : callable or None
+        Gives the candidates of a service in place of :func:`build_candidates`; what asks many questions of
+        one scenario keeps them.
+    explain : bool
+        Whether what is in the way of a plan is looked for where there is none, which takes seconds.
     """
 
     solver: str = "highs"
@@ -77,6 +90,8 @@ class SolveOptions:
     move_cost: float = MOVE_COST
     move_hours: float = MOVE_HOURS
     on_stage: Callable[[str], None] = lambda _stage: None
+    build: Build | None = None
+    explain: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +131,7 @@ class Search:
     def of(cls, loaded: LoadedScenario, options: SolveOptions) -> Search:
         """The search for a plan of a scenario as it is; nothing is solved yet."""
         options.on_stage("evaluating candidates")
-        questions = questions_of(loaded)
+        questions = questions_of(loaded, options.build or build_candidates)
         problem = build_problem(questions, options.gap)
         if options.current is not None:
             if problem.objective is not Objective.COST:
@@ -217,8 +232,10 @@ class Search:
         """The program's plan, or why there is none."""
         self.options.on_stage("solving the integer program")
         try:
-            return self._solve(self.problem)
+            return self._solve(self.problem, explain=self.options.explain)
         except InfeasibleError as error:
+            if not self.options.explain:
+                raise
             self.options.on_stage("explaining why there is no plan")
             for q in self.questions:
                 found = explain(q.scenario, q.service, q.engine, q.candidates, error)
@@ -350,7 +367,7 @@ class Search:
         """Cost of the same scenario without margin for model error."""
         if self.scenario.objective is not Objective.COST:
             return None
-        questions = [with_candidates(q, z=0.0) for q in self.questions]
+        questions = [with_candidates(q, partial(build_candidates, z=0.0)) for q in self.questions]
         try:
             return self._solve_beside(build_problem(questions, self.options.gap)).cost
         except (InfeasibleError, SolverError):

@@ -46,6 +46,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("assembly", "formulation", "moves"),
     ("search", "verification"),
     ("workflow", "evaluation"),
+    ("whatif",),
     ("report",),
     ("cli",),
     ("__main__",),
@@ -57,11 +58,18 @@ Imports point to lower rows; within a folder they may stay in the row, but not f
 
 LATE_IMPORTS = {
     ("planner.cli", "difflib"): "only a mistyped command pays for it",
+    ("planner.cli.compare", "planner.report.compare"): "rich, only where tables are printed",
+    ("planner.cli.explain", "planner.report.whatif"): "rich, only where tables are printed",
     ("planner.cli.look_up", "planner.report.terminal"): "rich, only where tables are printed",
     ("planner.cli.memory", "planner.report.terminal"): "rich, only where tables are printed",
     ("planner.cli.output", "shutil"): "only a terminal is asked for its size",
+    ("planner.cli.money", "planner.report.money"): "rich, only where tables are printed",
     ("planner.cli.output", "rich.console"): "rich, only where there is a terminal to show progress on",
+    ("planner.cli.output", "rich.progress"): "rich, only where there is a terminal to show progress on",
+    ("planner.cli.pareto", "planner.report.pareto_plot"): "matplotlib, only for pictures",
+    ("planner.cli.pareto", "planner.report.whatif"): "rich, only where tables are printed",
     ("planner.cli.predict", "planner.report.terminal"): "rich, only where tables are printed",
+    ("planner.cli.robustness", "planner.report.whatif"): "rich, only where tables are printed",
     ("planner.cli.simulate", "planner.report.simulation"): "rich, only where tables are printed",
     ("planner.cli.simulate", "planner.report.simulation_plot"): "matplotlib, only for pictures",
     ("planner.cli.simulate", "planner.report.timeline_plot"): "matplotlib, only for pictures",
@@ -75,6 +83,7 @@ LATE_IMPORTS = {
     ("planner.cli.timeline", "planner.simulator.interference"): "numba: help does without",
     ("planner.cli.workload", "planner.report.workload"): "rich, only where tables are printed",
     ("planner.report.figures", "matplotlib"): "slow to load, and in the extra [report] only",
+    ("planner.whatif.frames", "pandas"): "slow to load, and in the extra [notebook] only",
     ("planner.report.timeline_plot", "matplotlib"): "slow to load, and in the extra [report] only",
 }
 """Imports within functions, with the reason."""
@@ -88,10 +97,11 @@ ONLY_IN = {
     "pydantic": ("planner.documents",),
     "matplotlib": ("planner.report",),
     "numba": ("planner.simulator.compiled",),
+    "pandas": ("planner.whatif",),
 }
 """Libraries that belong to one place."""
 
-NOWHERE = ("scipy", "torch", "pandas", "plotly")
+NOWHERE = ("scipy", "torch", "plotly")
 """Heavy libraries that no module imports."""
 
 UNIT_LITERALS = {
@@ -262,7 +272,7 @@ def test_help_of_solve_loads_no_simulator() -> None:
         "sys.argv = ['planner', 'solve', '--help']\n"
         "with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):\n    main()"
     )
-    assert loaded_by(code) & {"numba", "matplotlib", *NOWHERE} == set()
+    assert loaded_by(code) & {"numba", "matplotlib", "pandas", *NOWHERE} == set()
 
 
 def test_solve_loads_no_heavy_library() -> None:
@@ -271,7 +281,7 @@ def test_solve_loads_no_heavy_library() -> None:
     )
     loaded = loaded_by(code)
     assert "pulp" in loaded
-    assert loaded & {"numba", "matplotlib", *NOWHERE} == set()
+    assert loaded & {"numba", "matplotlib", "pandas", *NOWHERE} == set()
 
 
 # --------------------------------------------------------------------------------------------

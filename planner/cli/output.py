@@ -36,6 +36,11 @@ def finite(value: Any) -> Any:
     return value
 
 
+def rounded(value: float | None) -> float | None:
+    """Six significant digits, as in a plan file; None for what is not finite."""
+    return None if value is None or not math.isfinite(value) else float(f"{value:.6g}")
+
+
 def width() -> int:
     """Columns to print in: COLUMNS where it is set, else the terminal's, else those of a pipe."""
     given = os.environ.get("COLUMNS", "")
@@ -90,3 +95,17 @@ def progress(first: str) -> Iterator[Callable[[str], None]]:
 
     with Console(stderr=True).status(f"{first} ...") as status:
         yield lambda stage: status.update(f"{stage} ...")
+
+
+@contextmanager
+def progress_bar(first: str, total: int) -> Iterator[tuple[Callable[[str], None], Callable[[], None]]]:
+    """A bar on stderr: told what is being done, and when one of `total` steps is done; silent in a pipe."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield (lambda _stage: None), (lambda: None)
+        return
+    from rich.console import Console  # 60 ms that a pipe does not pay
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(first, total=total)
+        yield (lambda stage: bar.update(task, description=stage)), (lambda: bar.advance(task))

@@ -14,7 +14,7 @@ from planner.documents.scenario import LoadedScenario, read_scenario, scenario_f
 from planner.errors import VerificationError
 from planner.plan import Plan
 from planner.search import DEFAULT_GAP, MOVE_COST, MOVE_HOURS, SolveOptions
-from planner.units import SECONDS_PER_HOUR
+from planner.units import GIGA, MEGA, MILLI, SECONDS_PER_HOUR
 from planner.workflow import solve as solve_scenario
 
 _WEEK = 7 * 24 * SECONDS_PER_HOUR
@@ -53,7 +53,7 @@ def _seconds(context: click.Context, parameter: click.Parameter, value: float | 
 )
 @click.option(
     "--move-cost",
-    type=Number(0, 1e9),
+    type=Number(0, GIGA),
     default=MOVE_COST,
     show_default=True,
     metavar="USD",
@@ -61,7 +61,7 @@ def _seconds(context: click.Context, parameter: click.Parameter, value: float | 
 )
 @click.option(
     "--move-hours",
-    type=Number(1e-3, 1e6),
+    type=Number(MILLI, MEGA),
     default=MOVE_HOURS,
     show_default=True,
     metavar="H",

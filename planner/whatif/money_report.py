@@ -1,0 +1,209 @@
+"""The bill of a plan, from its file and the scenario in it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from planner.catalog import gpu_name
+from planner.documents.names import did_you_mean
+from planner.documents.scenario import LoadedScenario
+from planner.errors import SpecError
+from planner.plan import Group, NodeUse, Plan
+from planner.units import SECONDS_PER_HOUR
+from planner.whatif.asked import Asked, asked_of, read_asked_plan
+from planner.whatif.money import NO_OVERHEAD, BreakEven, Line, MoneyReport, Power, TokenPrice
+
+
+def money_report(
+    plan: Plan | str | Path | Asked,
+    *,
+    prices: Mapping[str, float] | None = None,
+    reserved_prices: Mapping[str, float] | None = None,
+    power_price: float | None = None,
+    pue: float = NO_OVERHEAD,
+) -> MoneyReport:
+    """The bill of a plan.
+
+    Parameters
+    ----------
+    plan : Plan, str or Path
+        A path is that of a plan file.
+    prices : mapping, optional
+        Of one GPU by type, instead of the plan's. [USD/h]
+    reserved_prices : mapping, optional
+        Of one reserved GPU by type, for the break-even. [USD/h]
+    power_price : float, optional
+        [USD/kWh]
+    pue : float
+        Power usage effectiveness. [1]
+
+    Raises
+    ------
+    SpecError
+        A price is unknown, or is given for a GPU that the plan does not use; a number is out of range.
+    """
+    if isinstance(plan, Asked):
+        asked = plan
+    else:
+        asked = asked_of(plan) if isinstance(plan, Plan) else read_asked_plan(plan)
+    if asked.plan is None:
+        raise SpecError(f"{asked.name}: is no plan")
+    if power_price is not None:
+        _check("power price", power_price, least=0.0)
+    _check("pue", pue, least=1.0)
+    answered = asked.plan
+    given = _by_gpu("price", prices or {}, answered)
+    reserved = _by_gpu("reserved price", reserved_prices or {}, answered)
+    lines = _lines(answered, asked.loaded, given)
+    draw = math.fsum(line.power for line in lines)
+    return MoneyReport(
+        name=asked.name,
+        lines=lines,
+        tokens=tuple(_tokens(answered, asked.loaded, lines)),
+        break_even=_break_even(answered, given, reserved),
+        power=None if power_price is None else Power(price=power_price, pue=pue, draw=draw),
+        notes=_notes(answered, given),
+    )
+
+
+def _check(what: str, value: float, *, least: float) -> None:
+    if not least <= value < math.inf:
+        raise SpecError(f"{what} must be a finite number >= {least:g}, got {value!r}")
+
+
+def _by_gpu(what: str, prices: Mapping[str, float], plan: Plan) -> dict[str, float]:
+    """Prices by the names that the plan has; aliases of the catalogue count."""
+    known = list(dict.fromkeys(use.gpu for use in plan.nodes))
+    found: dict[str, float] = {}
+    for name, price in prices.items():
+        _check(f"{what} of {name}", price, least=0.0)
+        canonical = name if name in known else _canonical(name)
+        if canonical not in known:
+            hint = did_you_mean(name, known) or f"it uses {', '.join(known)}"
+            raise SpecError(f"{what}: the plan uses no GPU {name!r} ({hint})")
+        found[canonical] = price
+    return found
+
+
+def _canonical(name: str) -> str:
+    try:
+        return gpu_name(name)
+    except SpecError:
+        return name
+
+
+def _price(use: NodeUse, given: Mapping[str, float]) -> float:
+    price = given.get(use.gpu, use.price)
+    if price is None:
+        raise SpecError(
+            f"the price of {use.gpu} is not known: give --price {use.gpu}=USD, "
+            "or price_per_gpu_hour in the scenario"
+        )
+    return price
+
+
+def _lines(plan: Plan, loaded: LoadedScenario, given: Mapping[str, float]) -> tuple[Line, ...]:
+    """Groups first, then what is paid for beside them."""
+    uses = {(use.gpu, use.zone): use for use in plan.nodes}
+    powers = {item.gpu.name: item.gpu.power for item in loaded.scenario.fleet}
+    lines = [_group_line(g, uses, powers, given) for g in plan.groups]
+    for use in plan.nodes:
+        unused = use.gpus_paid - use.gpus_used
+        if unused:
+            lines.append(
+                Line(
+                    kind="unused",
+                    name=f"unused {use.gpu}",
+                    gpu=use.gpu,
+                    zone=use.zone,
+                    gpus=unused,
+                    price=_price(use, given),
+                    power=unused * powers.get(use.gpu, 0.0),
+                )
+            )
+    return tuple(lines)
+
+
+def _group_line(
+    group: Group,
+    uses: Mapping[tuple[str, str], NodeUse],
+    powers: Mapping[str, float],
+    given: Mapping[str, float],
+) -> Line:
+    use = uses.get((group.gpu, group.zone))
+    if use is None or group.gpu not in powers:
+        missing = "nodes" if use is None else "scenario's fleet"
+        raise SpecError(f"group {group.name}: the plan's {missing} has no GPU {group.gpu!r}")
+    return Line(
+        kind="group",
+        name=group.name,
+        gpu=group.gpu,
+        zone=group.zone,
+        gpus=group.num_gpus,
+        price=_price(use, given),
+        power=group.num_gpus * powers[group.gpu],
+        service=group.service,
+        phase=group.phase.value,
+        parallelism=str(group.parallelism),
+        replicas=group.replicas,
+        utilization=group.utilization,
+    )
+
+
+def _tokens(plan: Plan, loaded: LoadedScenario, lines: Sequence[Line]) -> list[TokenPrice]:
+    """Each service with its share of the bill; none where it gets no request or its tokens are unknown."""
+    lengths = {s.model.name: s.workload.lengths for s in loaded.scenario.services}
+    prices = []
+    for prediction in plan.predictions:
+        own = lengths.get(prediction.service)
+        if own is None or prediction.request_rate <= 0:
+            continue
+        requests = prediction.request_rate * SECONDS_PER_HOUR
+        prices.append(
+            TokenPrice(
+                service=prediction.service,
+                request_rate=prediction.request_rate,
+                cost=_cost_of(prediction.service, lines),
+                input_tokens=requests * own.isl.mean,
+                output_tokens=requests * own.osl.mean,
+            )
+        )
+    return prices
+
+
+def _cost_of(service: str, lines: Sequence[Line]) -> float:
+    """A service's groups, and unused GPUs as far as its GPUs are the cause. [USD/h]"""
+    own = [line for line in lines if line.service == service]
+    cost = [line.cost for line in own]
+    for unused in (line for line in lines if line.kind == "unused"):
+        kind = unused.gpu, unused.zone
+        mine = sum(line.gpus for line in own if (line.gpu, line.zone) == kind)
+        everyone = sum(x.gpus for x in lines if x.kind == "group" and (x.gpu, x.zone) == kind)
+        cost.append(unused.cost * mine / everyone if everyone else 0.0)
+    return math.fsum(cost)
+
+
+def _break_even(
+    plan: Plan, given: Mapping[str, float], reserved: Mapping[str, float]
+) -> tuple[BreakEven, ...]:
+    found = []
+    for gpu in reserved:
+        uses = [use for use in plan.nodes if use.gpu == gpu]
+        on_demand = max(_price(use, given) for use in uses)
+        if on_demand <= 0:
+            raise SpecError(f"{gpu} is owned: to compare with a price on demand, give --price {gpu}=USD")
+        gpus = sum(use.gpus_paid for use in uses)
+        found.append(BreakEven(gpu=gpu, on_demand=on_demand, reserved=reserved[gpu], gpus=gpus))
+    return tuple(found)
+
+
+def _notes(plan: Plan, given: Mapping[str, float]) -> tuple[str, ...]:
+    notes = [f"price of {gpu} as given here, not the plan's" for gpu in given]
+    owned = [use.gpu for use in plan.nodes if use.price == 0 and use.gpu not in given]
+    if owned:
+        notes.append(f"{', '.join(owned)} owned: counted as free of charge")
+    if plan.verification is not None and not plan.verification.passed:
+        notes.append("the plan does not hold in simulation")
+    return tuple(notes)
