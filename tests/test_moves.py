@@ -20,7 +20,7 @@ model: meta-llama/Llama-3.1-8B-Instruct
 workload: {request_rate: 20, input_tokens: 800, output_tokens: 150}
 slo: {ttft_ms: {p99: 2000}, tpot_ms: {p99: 80}}
 fleet:
-  - {gpu: l4, price_per_gpu_hour: PRICE, node_size: 1}
+  - {gpu: h100-sxm, price_per_gpu_hour: PRICE, node_size: 1}
   - {gpu: l40s, price_per_gpu_hour: 1.9, node_size: 1}
 options: {colocated: only}
 objective: OBJECTIVE
@@ -44,29 +44,29 @@ def on_l40s() -> Plan:
 
 
 def break_even(on_l40s: Plan) -> float:
-    """Price of an L4 at which both fleets cost the same. [USD/h]"""
-    l4 = planned(0.01)
-    assert {g.gpu for g in l4.groups} == {"l4"}
+    """Price of an H100 at which both fleets cost the same. [USD/h]"""
+    other = planned(0.01)
+    assert {g.gpu for g in other.groups} == {"h100-sxm"}
     assert on_l40s.cost is not None
-    return on_l40s.cost / l4.num_gpus
+    return on_l40s.cost / other.num_gpus
 
 
 def test_moves_have_to_earn_their_cost(on_l40s: Plan) -> None:
     price = break_even(on_l40s)
     slightly = 0.98 * price
-    assert {g.gpu for g in planned(slightly).groups} == {"l4"}
+    assert {g.gpu for g in planned(slightly).groups} == {"h100-sxm"}
     started = planned(slightly).num_gpus
     saving = on_l40s.cost - slightly * started  # type: ignore[operator]
     worth = saving * 730 / started  # of a replica, over a month
     kept = planned(slightly, on_l40s, move_cost=1.01 * worth)
     assert (kept.moves, kept.move_cost, kept.cost) == ((), 0.0, on_l40s.cost)
     moved = planned(slightly, on_l40s, move_cost=0.98 * worth)
-    assert {g.gpu for g in moved.groups} == {"l4"}
+    assert {g.gpu for g in moved.groups} == {"h100-sxm"}
     assert moved.move_cost == pytest.approx(0.98 * worth * started)
     assert {(m.before > 0, m.after > 0) for m in moved.moves} == {(True, False), (False, True)}
     assert moved.value == pytest.approx(moved.cost + moved.move_cost / 730)
     for_longer = planned(slightly, on_l40s, move_cost=1.01 * worth, move_hours=2 * 730.0)
-    assert {g.gpu for g in for_longer.groups} == {"l4"}
+    assert {g.gpu for g in for_longer.groups} == {"h100-sxm"}
 
 
 def test_changes_turn_one_fleet_into_the_other(on_l40s: Plan) -> None:
