@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from planner.candidates import ReplicaChoice
 from planner.errors import SolverError
 from planner.fleet import Deployed, Fleet, distinct_names, path_rate
+from planner.money import token_cost
 from planner.physics import needed
 from planner.plan import Alternative, Binding, Group, NodeUse, Plan, PredictedLatency, ServicePrediction
 from planner.prediction import (
@@ -23,7 +24,6 @@ from planner.question import Question
 from planner.specs import Dtype, Metric, Objective, Phase, Service
 from planner.traffic import Traffic
 from planner.transformer import kv_bytes
-from planner.units import MEGA, SECONDS_PER_HOUR
 
 NETWORK_NOTED = 0.5  # load from which a network that binds is worth a note [1]
 BATCH_MARGIN = 2.0  # of max_num_seqs over the batch that 99 % of steps stay below [1]
@@ -161,11 +161,8 @@ class Assembly:
         traffic = Traffic.of_service(service)
         rate = service.workload.request_rate
 
-        def per_million(tokens_per_request: float) -> float | None:
-            if solution.cost is None:
-                return None
-            return solution.cost / (rate * tokens_per_request * SECONDS_PER_HOUR) * MEGA
-
+        cost = solution.cost
+        tokens = None if cost is None else token_cost(cost, rate, traffic.mean_isl, traffic.mean_osl)
         return ServicePrediction(
             service=service.model.name,
             request_rate=rate,
@@ -176,9 +173,9 @@ class Assembly:
                 metric=Metric.TPOT, expected=expected[1], planned=planned[1], low=low[1], high=high[1]
             ),
             slo=service.slo.targets,
-            cost_per_million_input_tokens=per_million(traffic.mean_isl),
-            cost_per_million_output_tokens=per_million(traffic.mean_osl),
-            cost_per_million_tokens=per_million(traffic.mean_isl + traffic.mean_osl),
+            cost_per_million_input_tokens=None if tokens is None else tokens.input,
+            cost_per_million_output_tokens=None if tokens is None else tokens.output,
+            cost_per_million_tokens=None if tokens is None else tokens.both,
         )
 
     def _nodes(self, solution: Solution) -> tuple[NodeUse, ...]:

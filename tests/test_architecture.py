@@ -21,7 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("units", "errors", "arrays"),
     ("specs",),
     (
-        "plan", "lengths", "traces", "queueing", "roofline", "collectives", "transformer",
+        "plan", "lengths", "money", "traces", "queueing", "roofline", "collectives", "transformer",
         "documents.files", "documents.messages", "documents.names", "documents.schema_base",
         "documents.source", "documents.sourced", "documents.tree", "documents.yaml_text",
         "documents.trace_columns", "documents.trace_times",
@@ -40,7 +40,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "documents.scenario_schema", "documents.scenario_rules", "documents.scenario",
         "documents.plan_schema", "documents.plan", "documents.fleet_schema",
     ),
-    ("infeasibility", "question", "documents.schemas", "documents.fleet"),
+    ("infeasibility", "question", "documents.schemas", "documents.fleet", "documents.stock"),
     ("assembly",),
     ("search", "verification"),
     ("workflow", "evaluation"),

@@ -25,6 +25,7 @@ from planner.prediction.mixture import (
     replica_set,
     summary,
 )
+from planner.prediction.saturation import PoolLoad, overloaded, pool_loads
 from planner.specs import Phase
 from planner.traffic import Traffic
 
@@ -33,10 +34,13 @@ __all__ = [
     "Component",
     "Latencies",
     "Occupancy",
+    "PoolLoad",
     "colocated_group_occupancy",
     "decode_group_occupancy",
     "decode_slots",
     "exceedance",
+    "overloaded",
+    "pool_loads",
     "predict_fleet",
     "prefill_occupancy",
     "prefill_sojourn",
