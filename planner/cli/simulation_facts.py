@@ -43,7 +43,7 @@ def simulation_facts(
     series: bool = False,
 ) -> dict[str, Any]:
     """One run. Times in ms where the key says so, rates in req/s."""
-    pools = _overloaded(standing, result.request_rate, confidence) if result.growing else ()
+    pools = _overloaded(standing, offered_rate(source), confidence) if result.growing else ()
     facts = {
         "source": result.source,
         "replayed": source.replay,
