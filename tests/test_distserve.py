@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.distserve import (
+from benchmarks.distserve import Outcome, Published, outcomes, page, published
+from benchmarks.distserve_model import (
     CLUSTER,
     MEASURED_SLO,
     MODELS,
@@ -21,16 +22,13 @@ from benchmarks.distserve import (
     SIMULATED_SLO,
     THRESHOLD,
     Fits,
-    Outcome,
+    attained,
     cases,
     coefficients,
     fleet,
     kv_tokens,
     lengths,
     measured_goodput,
-    outcomes,
-    page,
-    published,
     rates,
     search_space,
     table,
@@ -244,12 +242,19 @@ def test_prefill_and_decode_weigh_as_in_theirs(found: list[Outcome]) -> None:
             assert prefill.tp >= decode.tp
 
 
-def test_its_own_choice_is_found_where_its_simulator_found_it() -> None:
+@pytest.fixture(scope="module")
+def compared() -> list[Published]:
+    return published()
+
+
+def test_its_own_choice_is_found_where_its_simulator_found_it(compared: list[Published]) -> None:
     """OPT-13B on a node of four, 200 and 100 ms at P90: TP 2 and TP 1, 1.56 req/s per GPU; here 6 % less."""
-    _, (chosen, goodput) = published()
-    assert chosen == CHOSEN
-    assert goodput == pytest.approx(SIMULATED, rel=0.15)
-    assert chosen == rates(MODELS["OPT-13B"], "ShareGPT", *SIMULATED_SLO).best(NODE["OPT-13B"])
+    one = compared[-1]
+    assert one.placement == CHOSEN
+    assert one.limits == SIMULATED_SLO
+    assert one.published == SIMULATED
+    assert one.formula == pytest.approx(SIMULATED, rel=0.15)
+    assert one.simulated == pytest.approx(SIMULATED, rel=0.15)
 
 
 def test_the_best_of_a_node_with_tight_slos(found: list[Outcome]) -> None:
@@ -270,23 +275,33 @@ def test_a_tight_ttft_wants_tensor_parallelism(found: list[Outcome]) -> None:
             assert one.near[0].tp == max(p.tp for p in one.near)
 
 
-def test_goodput_is_within_15_percent_of_what_was_measured() -> None:
-    """Two placements of OPT-13B, forced; and the one that measured better is better here."""
-    measured, _ = published()
-    assert [p for p, _, _ in measured] == [CHOSEN, (Parallelism(tp=2), Parallelism(tp=1, pp=2))]
-    for _, seen, ours in measured:
-        assert ours == pytest.approx(seen, rel=0.15)
-    assert measured[0][1] == measured_goodput(1) == pytest.approx(1.60, abs=0.005)
-    assert measured[1][1] == measured_goodput(2) == pytest.approx(1.76, abs=0.005)
-    assert measured[0][2] < measured[1][2]
+def test_goodput_is_within_15_percent_of_what_was_measured(compared: list[Published]) -> None:
+    """Two placements of OPT-13B, forced, by formula and by simulation; the better one is the same."""
+    one, two = compared[:2]
+    assert (one.placement, two.placement) == (CHOSEN, (Parallelism(tp=2), Parallelism(tp=1, pp=2)))
+    assert one.published == measured_goodput(1) == pytest.approx(1.60, abs=0.005)
+    assert two.published == measured_goodput(2) == pytest.approx(1.76, abs=0.005)
+    for row in (one, two):
+        assert row.formula == pytest.approx(row.published, rel=0.15)
+        assert row.simulated == pytest.approx(row.published, rel=0.15)
+        assert row.formula == pytest.approx(row.simulated, rel=0.1)
+    assert one.formula < two.formula
+    assert one.simulated < two.simulated
+
+
+def test_attainment_falls_where_it_was_measured_to_fall() -> None:
+    """OPT-13B with one GPU for decode: 96 % at 4.5 req/s, and the KV cache full at 6."""
+    model = MODELS["OPT-13B"]
+    assert attained(model, "ShareGPT", CHOSEN, 4.5, MEASURED_SLO) == pytest.approx(0.96, abs=0.03)
+    assert attained(model, "ShareGPT", CHOSEN, 6.0, MEASURED_SLO) < 0.65
 
 
 def test_the_cache_explains_why_it_chose_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its simulator does not limit the tokens of decoding sequences: without this limit a second decode GPU is
+    """Its simulator does not limit the tokens of decoding sequences: without it a second decode GPU is
     no longer worth it at 250 ms, and OPT-13B on TP 1 seems to decode a third more and over."""
     with_cache = rates(MODELS["OPT-13B"], "ShareGPT", *MEASURED_SLO)
     monkeypatch.setattr(
-        "benchmarks.distserve.kv_tokens", lambda model: dict.fromkeys(kv_tokens(model), 1000000000.0)
+        "benchmarks.distserve_model.kv_tokens", lambda model: dict.fromkeys(kv_tokens(model), 1000000000.0)
     )
     without = rates(MODELS["OPT-13B"], "ShareGPT", *MEASURED_SLO)
     two_for_decode = Parallelism(tp=2), Parallelism(tp=1, pp=2)
