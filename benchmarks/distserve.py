@@ -183,8 +183,7 @@ class Published:
 
 
 def published() -> list[Published]:
-    """Two measured placements; and our choice on four GPUs at the SLOs for which that of DistServe's simulator
-    is public."""
+    """Two measured placements; and our choice on four GPUs at the SLOs for which DistServe's is public."""
     model, data = MODELS["OPT-13B"], "ShareGPT"
     rows = []
     for pp in (1, 2):

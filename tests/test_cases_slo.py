@@ -89,6 +89,28 @@ def test_a_prompt_that_is_too_slow_is_no_matter_of_stock(scenario: ScenarioBuild
         assert (group.replicas, group.parallelism.tp > 1) == (1, True)
 
 
+@pytest.mark.parametrize(("limit", "works"), [(270, False), (300, True), (500, True)])
+def test_a_percentile_of_rare_requests_is_that_of_an_idle_replica(
+    scenario: ScenarioBuilder, limit: float, works: bool
+) -> None:
+    """One request in 100 s, of 250 ms: less than one in a hundred waits, so that p99 is near the unloaded
+    time, some 275 ms at the quantile of the model error planned for; no larger replica is needed."""
+    loaded = scenario(
+        workload={"request_rate": 0.01, "input_tokens": 4000, "output_tokens": 100},
+        slo={"ttft_ms": {"p99": limit}, "tpot_ms": {"p99": 60}},
+        fleet=[A100],
+        options={"max_tp": 1, "max_pp": 1, "whole_nodes": False, "colocated": "only"},
+    )
+    if not works:
+        with pytest.raises(InfeasibleError, match="even with one request"):
+            solve(loaded, QUICK)
+        return
+    plan = solve(loaded, QUICK)
+    (group,) = plan.groups
+    assert group.replicas == 1
+    assert simulate(plan, requests=20_000).passed
+
+
 def test_a_faster_gpu_does_it_too(scenario: ScenarioBuilder) -> None:
     lines = [
         A100 | {"price_per_gpu_hour": 0.1},
