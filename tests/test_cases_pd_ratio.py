@@ -147,6 +147,17 @@ def test_an_overloaded_pool_is_named_with_what_it_lacks(planner: Runner, tmp_pat
     assert "decode pool" not in result.err
 
 
+def test_of_rates_that_change_nothing_is_said(planner: Runner, tmp_path: Path) -> None:
+    """A pool that is short for ten minutes of a schedule is not short of replicas for ever."""
+    text, loaded = overloaded_fleet(1.25)
+    path = tmp_path / "fleet.yaml"
+    path.write_text(text, encoding="utf-8")
+    result = planner("simulate", path, "--schedule", f"600:{loaded.request_rate}", "--json")
+    assert result.code == 5
+    assert result.facts["growth"] > 0
+    assert result.facts["overload"] == []
+
+
 def test_what_is_short_is_what_it_takes() -> None:
     """With the replicas that were missing there is a steady state, and a TTFT; without them there is none."""
     _, loaded = overloaded_fleet(1.25)

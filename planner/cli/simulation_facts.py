@@ -43,7 +43,7 @@ def simulation_facts(
     series: bool = False,
 ) -> dict[str, Any]:
     """One run. Times in ms where the key says so, rates in req/s."""
-    pools = _overloaded(standing, offered_rate(source), confidence) if result.growing else ()
+    pools = _overloaded(standing, source, confidence) if result.growing else ()
     facts = {
         "source": result.source,
         "replayed": source.replay,
@@ -198,14 +198,16 @@ def _latency(measured: Measured) -> dict[str, float] | dict[str, None]:
     return milliseconds(measured.value) if measured.requests else dict(_NOTHING)
 
 
-def _overloaded(standing: Standing, rate: float, confidence: float) -> tuple[PoolLoad, ...]:
-    """Pools that cannot serve `rate` [req/s] whatever the SLOs, the worst first.
+def _overloaded(standing: Standing, source: RequestSource, confidence: float) -> tuple[PoolLoad, ...]:
+    """Pools that cannot serve requests at a constant rate whatever the SLOs, the worst first.
 
-    Of groups that take prompts by their length nothing is said: each has a traffic of its own.
+    Nothing is said of replayed traces and of schedules, nor of groups that take prompts by their length: these
+    have a traffic of their own.
     """
-    if any(low > 0 or math.isfinite(high) for low, high in standing.input_ranges):
+    apart = any(low > 0 or math.isfinite(high) for low, high in standing.input_ranges)
+    if apart or not (source.endless and standing.source.endless):
         return ()
-    return overloaded(pool_loads(standing.fleet, rate, float(normal_quantile(confidence))))
+    return overloaded(pool_loads(standing.fleet, source.mean_rate, float(normal_quantile(confidence))))
 
 
 def _overload(pool: PoolLoad) -> str:
