@@ -201,8 +201,8 @@ def _latency(measured: Measured) -> dict[str, float] | dict[str, None]:
 def _overloaded(standing: Standing, source: RequestSource, confidence: float) -> tuple[PoolLoad, ...]:
     """Pools that cannot serve requests at a constant rate whatever the SLOs, the worst first.
 
-    Nothing is said of replayed traces and of schedules, nor of groups that take prompts by their length: these
-    have a traffic of their own.
+    Nothing is said of replayed traces and of schedules, nor of groups that take prompts by their length:
+    these have a traffic of their own.
     """
     apart = any(low > 0 or math.isfinite(high) for low, high in standing.input_ranges)
     if apart or not (source.endless and standing.source.endless):
