@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from planner.candidates import ReplicaChoice
 from planner.errors import SolverError
 from planner.fleet import Deployed, Fleet, distinct_names, path_rate
+from planner.money import token_cost
 from planner.physics import needed
 from planner.plan import Alternative, Binding, Group, NodeUse, Plan, PredictedLatency, ServicePrediction
 from planner.prediction import (
@@ -24,7 +25,6 @@ from planner.question import Cell, Question
 from planner.specs import Dtype, FleetItem, Metric, Objective, Phase, Precision, Scenario, Service
 from planner.traffic import Traffic
 from planner.transformer import kv_bytes
-from planner.units import MEGA, SECONDS_PER_HOUR
 
 NETWORK_NOTED = 0.5  # load from which a network that binds is worth a note [1]
 INTERRUPTED = "search interrupted: this is the best plan found so far"
@@ -279,11 +279,7 @@ class _Answer:
         traffic = Traffic.of_service(service)
         rate = service.workload.request_rate
 
-        def per_million(tokens_per_request: float) -> float | None:
-            if paid is None:
-                return None
-            return paid / (rate * tokens_per_request * SECONDS_PER_HOUR) * MEGA
-
+        tokens = None if paid is None else token_cost(paid, rate, traffic.mean_isl, traffic.mean_osl)
         return ServicePrediction(
             service=cell.name,
             request_rate=rate,
@@ -294,9 +290,9 @@ class _Answer:
                 metric=Metric.TPOT, expected=expected[1], planned=planned[1], low=low[1], high=high[1]
             ),
             slo=service.slo.targets,
-            cost_per_million_input_tokens=per_million(traffic.mean_isl),
-            cost_per_million_output_tokens=per_million(traffic.mean_osl),
-            cost_per_million_tokens=per_million(traffic.mean_isl + traffic.mean_osl),
+            cost_per_million_input_tokens=None if tokens is None else tokens.input,
+            cost_per_million_output_tokens=None if tokens is None else tokens.output,
+            cost_per_million_tokens=None if tokens is None else tokens.both,
         )
 
     def _runs_fp16(self, group: Group) -> bool:

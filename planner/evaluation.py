@@ -14,6 +14,7 @@ from planner.documents.fleet import LoadedFleet, fleet_from_text, plan_group_pro
 from planner.documents.names import did_you_mean
 from planner.documents.plan import plan_from_text
 from planner.documents.scenario import scenario_from_text
+from planner.documents.stock import gpus_of, stock_problems
 from planner.documents.trace_file import read_trace
 from planner.documents.tree import Tree
 from planner.documents.yaml_text import dump_yaml, parse_tree
@@ -21,6 +22,7 @@ from planner.engines import load_engine
 from planner.errors import Problem, SpecError
 from planner.fleet import Deployed, Fleet
 from planner.latency import decode_step_time
+from planner.money import token_cost
 from planner.operators import ReplicaSet
 from planner.plan import Group, Plan
 from planner.queueing import normal_quantile
@@ -31,7 +33,7 @@ from planner.simulator.source import RequestSource
 from planner.specs import Metric, Phase, Precision, Scenario, Service
 from planner.traces import Trace
 from planner.traffic import Traffic
-from planner.units import MEGA, MICRO, SECONDS_PER_HOUR
+from planner.units import MEGA, MICRO
 from planner.verification import blamed, source_of
 
 FIRST_RATE = 1.0  # tried where nobody says how many requests come [req/s]
@@ -173,7 +175,8 @@ def _edited_plan(tree: Tree, text: str) -> Standing:
         raise SpecError.of_file(tree.source, inside) from None
     fleet = standing.fleet
     items = [group.item for group in fleet.groups]
-    if problems := plan_group_problems(tree, fleet.service, fleet.engine, items):
+    problems = plan_group_problems(tree, fleet.service, fleet.engine, items)
+    if problems := [*problems, *stock_problems(tree, fleet.groups)]:
         raise SpecError.of_file(tree.source, problems)
     return standing
 
@@ -272,8 +275,9 @@ class Evaluation:
     def cost_per_million_tokens(self, service: Service) -> float | None:
         """Input and output tokens together, at the largest rate. [USD]"""
         lengths = service.workload.lengths
-        tokens = self.request_rate * (lengths.isl.mean + lengths.osl.mean) * SECONDS_PER_HOUR
-        return self.cost / tokens * MEGA if self.cost is not None and tokens else None
+        if self.cost is None or self.request_rate <= 0:
+            return None
+        return token_cost(self.cost, self.request_rate, lengths.isl.mean, lengths.osl.mean).both
 
 
 def setup_of(standing: Standing, z: float) -> Setup:
@@ -332,7 +336,7 @@ def evaluate(
         at_offered=confirmed if offered == rate else at(offered, number) if offered else None,
         beyond=beyond,
         breaks=tuple(sorted(blamed(standing.fleet, beyond))),
-        gpus=sum(g.replicas * g.parallelism.num_gpus for g in standing.fleet.groups),
+        gpus=gpus_of(standing.fleet.groups),
         cost=standing.cost,
     )
 

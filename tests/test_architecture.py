@@ -21,7 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("units", "errors", "arrays"),
     ("specs",),
     (
-        "plan", "lengths", "traces", "queueing", "roofline", "collectives", "transformer",
+        "plan", "lengths", "money", "traces", "queueing", "roofline", "collectives", "transformer",
         "documents.files", "documents.messages", "documents.names", "documents.schema_base",
         "documents.source", "documents.sourced", "documents.tree", "documents.yaml_text",
         "documents.trace_columns", "documents.trace_times",
@@ -42,7 +42,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "documents.supply_schema", "documents.supply_rules", "documents.supply",
         "documents.plan_schema", "documents.plan_extras", "documents.plan", "documents.fleet_schema",
     ),
-    ("lines", "infeasibility", "question", "documents.schemas", "documents.fleet"),
+    ("lines", "infeasibility", "question", "documents.schemas", "documents.fleet", "documents.stock"),
     ("assembly", "formulation", "moves"),
     ("search", "verification"),
     ("workflow", "evaluation"),

@@ -94,7 +94,8 @@ def refused(result: Result, *words: str) -> None:
 KEYS = {
     "source", "replayed", "requests", "measured", "unserved", "rejected", "request_rate",
     "offered_request_rate", "planned_request_rate", "confidence", "ttft_ms", "tpot_ms", "itl_ms", "e2e_ms",
-    "half_width_ms", "goodput", "attainment", "passed", "decided", "filled", "failures", "slo", "growth",
+    "half_width_ms", "goodput", "attainment", "passed", "decided", "filled", "failures", "overload", "slo",
+    "growth",
     "ttft_parts_ms", "stall_ms", "stall_share", "preemptions", "prefix_hit_rate", "duration_s", "groups",
     "replicas", "classes", "notes", "cpu_seconds",
 }  # fmt: skip

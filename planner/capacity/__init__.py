@@ -1,8 +1,8 @@
 """Load that n equal replicas carry within the SLOs: the capacity curves that the program reads.
 
-Each function takes a :class:`~planner.latency.ReplicaSet` of C replicas and a grid of N replica
-counts and returns rates per replica of shape ``(C, N)``, with what ends them. The rules are those of
-ARCHITECTURE.md, "Capacity of a group":
+Each function takes C replicas, or times for them (:class:`LatencyModel`), and a grid of N replica counts, and
+returns rates per replica of shape ``(C, N)``, with what ends them. The rules are those of ARCHITECTURE.md,
+"Capacity of a group":
 
 - prefill: the exceedance of wait + own service + exposed transfer + first decode step, over all
   prompt lengths, stays within the SLO's miss share;
@@ -29,6 +29,7 @@ from planner.capacity.colocated import (
 )
 from planner.capacity.colocated_prompts import ColocatedPrompts, colocated_prompts
 from planner.capacity.decode import DecodeDemand, batch_for_tokens, batch_grid, decode_curves
+from planner.capacity.latency_model import LatencyModel, Roofline, latency_of
 from planner.capacity.limits import (
     ADMISSION_SHARE,
     DEFAULT_ADMISSION_MISS,
@@ -65,9 +66,11 @@ __all__ = [
     "ColocatedTable",
     "Curves",
     "DecodeDemand",
+    "LatencyModel",
     "Limit",
     "PrefillDemand",
     "PromptQueues",
+    "Roofline",
     "Spread",
     "admission_miss",
     "batch_for_tokens",
@@ -79,6 +82,7 @@ __all__ = [
     "decode_curves",
     "elasticity",
     "held_up",
+    "latency_of",
     "limits",
     "pooled",
     "prefill_curves",

@@ -24,7 +24,8 @@ _TINY = 1e-30
 _COMPANIONS = 3.0  # prompts in one step with another, at which the saving is evaluated
 _OTHERS = 2.0  # prompts beside one that waits, beyond those beside any; ours, fitted to simulation
 _BATCH_POINTS = 25
-_LIGHT_LOAD = 0.05  # share of time that prompts take at the start of the colocated grid [1]
+_LIGHT_LOAD = 0.05  # share of time that prompts take at the start of the geometric part of the grid [1]
+_LIGHTER: FloatArray = 64.0 ** np.linspace(-1.0, -0.25, 4)  # and of points before it, of that [1]
 _OUTPUT_POINTS = 12
 _LEAST_START, _LARGEST_START = 1e-5, 1 / 128  # of that grid, in largest batches [1]
 
@@ -205,13 +206,15 @@ def _colocated_grid(
     """Operating batches, geometric up to `largest` (C,), shape (grid, C).
 
     They start where prompts take a few percent of the time: far below one sequence where outputs are short
-    and prompts long.
+    and prompts long. A few lie well below that: where one request in a hundred meets another, the p99 of the
+    wait is that of an empty replica.
     """
     one = np.ones_like(largest)[None]
     state, _ = colocated_state(r, traffic, demand.policy, demand.token_budget, one)
     light = _LIGHT_LOAD * traffic.colocated_steps * (state.decode_step / state.stolen)[0]
     first = np.clip(light / largest, _LEAST_START, _LARGEST_START)
-    return np.asarray(largest * first ** np.linspace(1.0, 0.0, _BATCH_POINTS)[:, None])
+    geometric = first ** np.linspace(1.0, 0.0, _BATCH_POINTS)[:, None]
+    return np.asarray(largest * np.concatenate([_LIGHTER[:, None] * first, geometric]))
 
 
 def colocated_table(r: ReplicaSet, traffic: Traffic, demand: ColocatedDemand) -> ColocatedTable:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.arrays import FloatArray
+from planner.capacity.latency_model import LatencyModel, latency_of
 from planner.capacity.limits import Curves, Limit, pooled
-from planner.latency import decode_step_time
 from planner.operators import ReplicaSet
 from planner.plan import Binding
 from planner.queueing import normal_quantile, operating_batch_for_quantile
@@ -51,24 +51,27 @@ class DecodeDemand:
     max_num_seqs: FloatArray
 
 
-def batch_grid(r: ReplicaSet, largest: float) -> FloatArray:
+def batch_grid(r: ReplicaSet | LatencyModel, largest: float) -> FloatArray:
     """Batches at which decode steps are evaluated, shape (points, C).
 
     Captured micro-batches, and one sequence more than each: there the step jumps to that of the next
     captured size, so that the staircase is kept and interpolation is exact between jumps.
     """
-    captured = [float(s) for s in r.engine.graph_batch_sizes if s <= largest]
+    model = latency_of(r)
+    captured = [float(s) for s in model.batch_sizes if s <= largest]
     sizes = {*captured, *(s + 1 for s in captured if s + 1 <= largest), largest}
     sizes |= set(np.arange(max(captured, default=0.0), largest, 64.0).tolist())
     sizes.discard(0.0)
-    return np.asarray(np.array(sorted(sizes))[:, None] * r.lanes)
+    return np.asarray(np.array(sorted(sizes))[:, None] * model.pp * model.dp)
 
 
-def decode_curves(r: ReplicaSet, traffic: Traffic, demand: DecodeDemand, starts: Sequence[int]) -> Curves:
+def decode_curves(
+    r: ReplicaSet | LatencyModel, traffic: Traffic, demand: DecodeDemand, starts: Sequence[int]
+) -> Curves:
     """Capacity of decode replicas: the operating batch whose quantiles stay within every limit."""
     counts = np.asarray(starts)
     grid = batch_grid(r, float(np.max(demand.max_num_seqs)))
-    times = decode_step_time(r, grid, traffic.decode_context)
+    times = latency_of(r).decode_step(grid, traffic.decode_context)
     grid, times = np.ascontiguousarray(grid.T), np.ascontiguousarray(times.T)
 
     slots = batch_for_tokens(demand.kv_tokens, traffic, demand.admission_miss)

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.arrays import FloatArray
-from planner.latency import Companions, prompt_time
+from planner.capacity.latency_model import LatencyModel, latency_of
+from planner.latency import Companions
 from planner.operators import ReplicaSet
 from planner.queueing import (
     FlightSojourn,
@@ -203,15 +204,15 @@ def merged_lengths(weights: FloatArray) -> tuple[FloatArray, FloatArray]:
     return np.maximum(overlap, 0.0) / np.diff(_EDGES), np.diff(_EDGES)
 
 
-def prompt_queues(r: ReplicaSet, traffic: Traffic, token_budget: float) -> PromptQueues:
+def prompt_queues(r: ReplicaSet | LatencyModel, traffic: Traffic, token_budget: float) -> PromptQueues:
     """Queues of R prefill replicas; see :meth:`PromptQueues.at` for the kinds."""
-    services = []
+    services, model = [], latency_of(r)
     for number in PROMPTS_PER_STEP:
         if number > 1 and number * traffic.mean_query > token_budget:
             break
         beside = Companions(number - 1.0, traffic.mean_query, traffic.mean_area)
-        time = prompt_time(r, traffic.query[:, None], traffic.cached[:, None], token_budget, beside)
-        services.append(np.ascontiguousarray(time.service.T))
+        time = model.prompt(traffic.query[:, None], traffic.cached[:, None], token_budget, beside)
+        services.append(np.ascontiguousarray(time.T))
     alone = services[0]
     means = np.stack(
         [s @ traffic.isl_weights / n for n, s in zip(PROMPTS_PER_STEP, services, strict=False)], axis=1
@@ -220,9 +221,9 @@ def prompt_queues(r: ReplicaSet, traffic: Traffic, token_budget: float) -> Promp
     return PromptQueues(
         alone=alone,
         saved=saved,
-        shape=ServiceShape.of(alone / r.pp[:, None], traffic.isl_weights),
-        stages=r.pp,
-        ranks=r.dp,
+        shape=ServiceShape.of(alone / model.pp[:, None], traffic.isl_weights),
+        stages=model.pp,
+        ranks=model.dp,
         room=token_budget / traffic.mean_query,
         pipelines=None,
     )

@@ -9,6 +9,8 @@ from typing import Any
 
 from planner.evaluation import Evaluation, Standing
 from planner.plan import LatencySummary
+from planner.prediction import PoolLoad, overloaded, pool_loads
+from planner.queueing import normal_quantile
 from planner.simulator.metrics import (
     SURE,
     ClassResult,
@@ -26,6 +28,7 @@ from planner.verification import failures, milliseconds, slo_check, unserved
 
 _FILLED = 6.0  # times that a long request stays, which a run has to last until queues and batches are full
 _BEHIND, _BEHIND_SHARE = 60.0, 0.1  # time to serve what is left of a trace that is worth a note [s, 1]
+_COMFORTABLE = 0.8  # utilization that leaves a queue room to breathe [1]
 _NOTHING = dict.fromkeys(s.value for s in Statistic)
 
 
@@ -40,6 +43,7 @@ def simulation_facts(
     series: bool = False,
 ) -> dict[str, Any]:
     """One run. Times in ms where the key says so, rates in req/s."""
+    pools = _overloaded(standing, source, confidence) if result.growing else ()
     facts = {
         "source": result.source,
         "replayed": source.replay,
@@ -65,7 +69,8 @@ def simulation_facts(
         "passed": result.passed,
         "decided": decided(result),
         "filled": filled(result),
-        "failures": list(failures(result)),
+        "failures": [*failures(result), *map(_overload, pools)],
+        "overload": [_pool(pool) for pool in pools],
         "slo": [{**slo_check(check), "sure": check.sure, "exact": check.exact} for check in result.checks],
         "growth": result.growth,
         "ttft_parts_ms": {
@@ -191,6 +196,41 @@ def _unsure(result: SimulationResult, check: SloCheck) -> str:
 def _latency(measured: Measured) -> dict[str, float] | dict[str, None]:
     """Mean and percentiles; None where no request has this latency."""
     return milliseconds(measured.value) if measured.requests else dict(_NOTHING)
+
+
+def _overloaded(standing: Standing, source: RequestSource, confidence: float) -> tuple[PoolLoad, ...]:
+    """Pools that cannot serve requests at a constant rate whatever the SLOs, the worst first.
+
+    Nothing is said of replayed traces and of schedules, nor of groups that take prompts by their length:
+    these have a traffic of their own.
+    """
+    apart = any(low > 0 or math.isfinite(high) for low, high in standing.input_ranges)
+    if apart or not (source.endless and standing.source.endless):
+        return ()
+    return overloaded(pool_loads(standing.fleet, source.mean_rate, float(normal_quantile(confidence))))
+
+
+def _overload(pool: PoolLoad) -> str:
+    """What a pool without a steady state lacks."""
+    said = f"{pool.phase} pool: utilization {pool.utilization:.3g}: no steady state, TTFT has no value"
+    if pool.missing is None:
+        return f"{said}; no number of its replicas has one"
+    return (
+        f"{said}; short of {pool.missing} replica{'' if pool.missing == 1 else 's'} "
+        f"({pool.replicas_for()} would do, {pool.replicas_for(_COMFORTABLE)} for a utilization of "
+        f"{_COMFORTABLE:g})"
+    )
+
+
+def _pool(pool: PoolLoad) -> dict[str, Any]:
+    utilization = pool.utilization if math.isfinite(pool.utilization) else None
+    return {
+        "phase": pool.phase.value,
+        "replicas": pool.replicas,
+        "utilization": utilization,
+        "most_request_rate": pool.most,
+        "missing_replicas": pool.missing,
+    }
 
 
 def _use(use: GroupUse) -> dict[str, Any]:

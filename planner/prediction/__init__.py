@@ -26,6 +26,7 @@ from planner.prediction.mixture import (
     summary,
     traffic_of,
 )
+from planner.prediction.saturation import PoolLoad, overloaded, pool_loads
 from planner.specs import Phase
 from planner.traffic import Traffic
 
@@ -34,10 +35,13 @@ __all__ = [
     "Component",
     "Latencies",
     "Occupancy",
+    "PoolLoad",
     "colocated_group_occupancy",
     "decode_group_occupancy",
     "decode_slots",
     "exceedance",
+    "overloaded",
+    "pool_loads",
     "predict_fleet",
     "prefill_occupancy",
     "prefill_sojourn",

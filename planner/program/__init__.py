@@ -10,6 +10,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from planner.errors import InfeasibleError, SpecError
+from planner.program.assignment import (
+    Assignment,
+    AssignmentProblem,
+    Server,
+    Stream,
+    solve_assignment,
+)
 from planner.program.backends import write_lp
 from planner.program.infeasible import Diagnosis, diagnose
 from planner.program.problem import Candidate, CapacityCurve, GpuType, Problem, Solution
@@ -18,15 +25,20 @@ from planner.program.search import solve as _solve
 from planner.specs import Objective
 
 __all__ = [
+    "Assignment",
+    "AssignmentProblem",
     "Candidate",
     "CapacityCurve",
     "Diagnosis",
     "GpuType",
     "Problem",
+    "Server",
     "Solution",
+    "Stream",
     "diagnose",
     "save_lp",
     "solve",
+    "solve_assignment",
 ]
 
 

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from planner.configuration import Configuration, Load, Prediction
 from planner.latency import OperatorTime
+from planner.money import cost_per_month
 from planner.plan import (
     Alternative,
     Group,
@@ -23,7 +24,7 @@ from planner.plan import (
 from planner.report.over_time import print_moves, print_periods
 from planner.report.tables import figure, plain_console, plain_table, print_fitting
 from planner.specs import Metric, Objective, Phase, SloTarget, line_name
-from planner.units import GIB, GIGA, HOURS_PER_MONTH, KILO, MEGA, MILLI, PERCENT
+from planner.units import GIB, GIGA, KILO, MEGA, MILLI, PERCENT
 
 _PHASE_STYLE = {Phase.PREFILL: "dark_orange", Phase.DECODE: "blue", Phase.COLOCATED: "magenta"}
 _STATISTICS = ("mean", "p50", "p90", "p95", "p99")
@@ -221,7 +222,7 @@ def _print_cost(console: Console, plan: Plan) -> None:
         price = "price unknown" if use.price is None else f"${use.price:g} per GPU and hour"
         console.print(f"{paid}{used} ({use.nodes} node{'s' if use.nodes != 1 else ''}, {price})")
     if plan.cost is not None:
-        month = plan.cost * HOURS_PER_MONTH
+        month = cost_per_month(plan.cost)
         console.print(Text(f"cost ${plan.cost:,.2f}/h, ${month:,.0f}/month", style="bold"), end="")
         if plan.cost_at_half_confidence is not None:
             console.print(f" (${plan.cost_at_half_confidence:,.2f}/h without margin for model error)", end="")
