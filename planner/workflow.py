@@ -7,37 +7,26 @@ call; everything it returns is a :class:`~planner.plan.Plan`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from planner.assembly import limited_cells
 from planner.documents.scenario import LoadedScenario, read_scenario
 from planner.errors import InfeasibleError, SolverError
-from planner.fleet import Fleet
+from planner.learning import Factors, Learner, Run
 from planner.plan import Alternative, Plan
 from planner.program import Problem, Solution
 from planner.search import COLOCATED, DISAGGREGATED, Beside, Compared, Search, SolveOptions
-from planner.specs import ColocatedUse, Objective, Parallelism, Phase, Precision, Scenario
+from planner.specs import ColocatedUse, Objective, Phase, Scenario
 from planner.units import PERCENT
 
 if TYPE_CHECKING:
-    from planner.simulator.metrics import SimulationResult
-    from planner.simulator.source import RequestSource
     from planner.verification import Round
 
 MOST_ROUNDS = 4
 """Corrections of capacities by simulation."""
 
-COMMON_MISS = 0.8
-"""Factor on a capacity below which the traffic, not the replica, is taken for the cause of a miss: all of the
-pool get it. [1]"""
-
-WORTH = 1.05  # factor from which more capacity is tried [1]
-LATE_SAFETY = 0.85  # on what is learned when few rounds are left: pools were measured one by one [1]
-NEAR, NEAR_SAFETY = 1.2, 0.96  # times a limit that is nearly met, and the factor that is tried then [1]
-SURELY = 0.98  # multiple of its rate below which a pool is at fault for a miss [1]
 SAME_RATE = 1e-3  # relative difference of rates below which a fleet is not simulated again [1]
 OTHER_ROUNDS = 2  # corrections of the best plan of the other kind
 RIVAL = 1.6  # times the value of the plan, up to which the other kind may turn out to be better [1]
@@ -90,80 +79,12 @@ def _loaded(scenario: Scenario | LoadedScenario | str | Path) -> LoadedScenario:
     return read_scenario(Path(scenario))
 
 
-Key = tuple[int, Phase, int, Parallelism, Precision]
-"""A replica: the question it answers, its phase, its line of the fleet, its layout and formats."""
-
-Pool = tuple[int, Phase]
-"""All replicas of one phase that answer one question."""
-
-
-def pool_of(key: Key) -> Pool:
-    return key[:2]
-
-
-@dataclass(frozen=True, slots=True)
-class _Factors:
-    """What simulation says of capacities: of replicas that were seen, and of all others of their pool. [1]"""
-
-    seen: Mapping[Key, float] = field(default_factory=dict)
-    pool: Mapping[Pool, float] = field(default_factory=dict)
-
-    def of(self, key: Key) -> float:
-        return self.seen.get(key, self.pool.get(pool_of(key), 1.0))
-
-    def lowered(self, keys: list[Key], factor: float, common: bool, everywhere: bool) -> _Factors:
-        """After a miss the lower factor counts, so that no plan is tried twice.
-
-        `common`: for the whole pool. `everywhere`: for pools of which nothing is known, too; bursts of a
-        trace come to whatever serves it.
-        """
-        seen = {**self.seen, **{key: min(self.seen.get(key, 1.0), factor) for key in keys}}
-        pool = dict(self.pool)
-        if common:
-            for one in {pool_of(key) for key in keys}:
-                pool[one] = min(pool.get(one, 1.0), factor)
-                seen |= {key: min(f, factor) for key, f in seen.items() if pool_of(key) == one}
-        if everywhere:
-            pool = {(key[0], phase): factor for key in keys for phase in Phase} | pool
-        return _Factors(seen, pool)
-
-    def raised(self, keys: list[Key], factor: float) -> _Factors:
-        """After a plan that held with room to spare: what was measured on it counts, for the pool too where
-        all of it had been lowered."""
-        known = {pool_of(key) for key in keys} & set(self.pool)
-        pool = {**self.pool, **{one: max(self.pool[one], min(factor, 1.0)) for one in known}}
-        return _Factors({**self.seen, **dict.fromkeys(keys, factor)}, pool)
-
-    @classmethod
-    def merged(cls, tried: Sequence[_Tried]) -> _Factors:
-        """Those of several programs; where two speak of one replica, the first counts."""
-        seen: dict[Key, float] = {}
-        pool: dict[Pool, float] = {}
-        for one in reversed(tried):
-            seen |= one.factors.seen
-            pool |= one.factors.pool
-        return cls(seen, pool)
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """What was simulated behind one router; `unlimited` is its fleet with all the sequences that fit."""
-
-    question: int
-    name: str
-    solution: Solution
-    fleet: Fleet
-    unlimited: Fleet
-    source: RequestSource
-    result: SimulationResult
-
-
 @dataclass(frozen=True, slots=True)
 class _Attempt:
     """A plan that was simulated, router by router."""
 
     solution: Solution
-    runs: tuple[_Run, ...]
+    runs: tuple[Run, ...]
 
     @property
     def passed(self) -> bool:
@@ -184,7 +105,7 @@ class _Tried:
 
     attempts: tuple[_Attempt, ...]
     best: _Attempt
-    factors: _Factors
+    factors: Factors
     rounds: tuple[Round, ...]
 
 
@@ -193,6 +114,10 @@ class _Verifying:
     """The loop of simulation and correction; factors are on the capacities of `search`."""
 
     search: Search
+
+    @property
+    def learner(self) -> Learner:
+        return Learner(self.search)
 
     def plan(self, compared: Compared) -> Plan:
         """The cheapest plan that holds, or the last that does not, marked so."""
@@ -237,7 +162,7 @@ class _Verifying:
 
     def _tried(self, problem: Problem, solution: Solution, most: int) -> _Tried:
         """Simulate a plan and, up to `most` times, the plan that corrected capacities give."""
-        factors = _Factors()
+        factors = Factors()
         rounds: list[Round] = []
         attempts = [self._attempt(solution)]
         while True:
@@ -265,90 +190,23 @@ class _Verifying:
         Each router's groups are simulated as the plan will have them, less what may be lost; and again after
         every event that the plan has to bear.
         """
-        from planner.verification import simulate_plan, source_of  # numba: only where plans are simulated
-
-        search = self.search
-        z, seed, on_stage = search.questions[0].planned_z, search.options.seed, search.options.on_stage
-        runs = []
-        for event in search.problem.events:
-            left = search.after(solution, event) if event.name else solution
-            for k, (question, part) in enumerate(zip(search.questions, search.parts(left), strict=True)):
-                for free, cell in zip(question.cells(part), limited_cells(question, part), strict=True):
-                    name = ", ".join(filter(None, [cell.name, event.name]))
-                    on_stage("simulating the plan" + ("" if question.alone else f" of {name}"))
-                    fleet, unlimited = (
-                        question.at_worst(x.fleet) if event.spares else x.fleet for x in (cell, free)
-                    )
-                    source = source_of(search.loaded, question.asked, fleet.service.workload, seed)
-                    result = simulate_plan(fleet, source, z, on_stage, sure=sure)
-                    runs.append(_Run(k, name, left, fleet, unlimited, source, result))
+        runs: list[Run] = []
+        for event in self.search.problem.events:
+            left = self.search.after(solution, event) if event.name else solution
+            parts = self.search.parts(left)
+            runs += self.learner.runs(left, parts, event.name, worst=event.spares, sure=sure)
         return _Attempt(solution, tuple(runs))
 
-    def _learned(self, attempt: _Attempt, factors: _Factors, *, late: bool) -> _Factors:
+    def _learned(self, attempt: _Attempt, factors: Factors, *, late: bool) -> Factors:
         """Factors with what an attempt says; the same object where it says nothing new."""
         for run in attempt.runs:
-            factors = self._learned_from(run, factors, late=late)
+            factors = self.learner.learned_from(run, factors, late=late)
         return factors
 
-    def _learned_from(self, run: _Run, factors: _Factors, *, late: bool) -> _Factors:
-        from planner.verification import MOST_MORE, blamed, pool_scale, wasted
-
-        question, options = self.search.questions[run.question], self.search.options
-        solution, result, fleet = run.solution, run.result, run.fleet
-        phases = {g.phase for g in fleet.groups}
-        if result.passed:  # what was only taken over from others may be too low
-            taken_over = {phase for k, phase in factors.pool if k == run.question}
-            phases &= taken_over | wasted(fleet, result)
-        if not phases:
-            return factors
-        if result.passed:  # a plan for a higher rate would have higher limits
-            fleet = run.unlimited
-        options.on_stage("measuring what the plan carries")
-        most = MOST_MORE if result.passed else 1.0
-        learned = factors
-        for phase in sorted(phases):
-            keys = self._keys(solution, run.question, phase)
-            z = question.planned_z
-            scale = pool_scale(fleet, phase, run.source, z, most=most, on_stage=options.on_stage)
-            factor = scale * self._load(solution, run.question, phase)
-            if result.passed and factor > WORTH * max(factors.of(key) for key in keys):
-                learned = learned.raised(keys, factor)
-            elif not result.passed and scale < SURELY:
-                factor *= LATE_SAFETY if late else 1.0
-                common = late or factor < COMMON_MISS
-                learned = learned.lowered(keys, factor, common, everywhere=common and run.source.replay)
-        if learned is factors and not result.passed:  # each pool by itself would do, or nearly
-            excess = max((c.value / c.target.limit for c in result.checks), default=1.0)
-            safety = NEAR_SAFETY if excess < NEAR else LATE_SAFETY
-            for phase in blamed(fleet, result):
-                keys = self._keys(solution, run.question, phase)
-                load = self._load(solution, run.question, phase)
-                learned = learned.lowered(keys, safety * load, True, False)
-        return learned
-
-    def _key(self, index: int) -> Key:
-        choice, stream = self.search.choices[index], self.search.problem.candidates[index].stream
-        return stream, choice.phase, *choice.replica
-
-    def _keys(self, solution: Solution, question: int, phase: Phase) -> list[Key]:
-        """Those of a pool's groups."""
-        return [key for key in map(self._key, solution.used) if pool_of(key) == (question, phase)]
-
-    def _load(self, solution: Solution, question: int, phase: Phase) -> float:
-        """Load of a pool over what the uncorrected program takes for its capacity. [1]"""
-        problem = self.search.problem
-        headroom = 1 + self.search.scenario.options.headroom
-        used = [i for i in solution.used if pool_of(self._key(i)) == (question, phase)]
-        capacity = sum(problem.usable(i, solution.replicas[i]) for i in used)
-        return sum(solution.flows[i] for i in used) / headroom / capacity if capacity else 1.0
-
-    def _corrected(self, factors: _Factors) -> Search:
-        return self.search.with_factors([factors.of(self._key(i)) for i in range(len(self.search.choices))])
-
-    def _solved(self, problem: Problem, factors: _Factors) -> Solution | None:
+    def _solved(self, problem: Problem, factors: Factors) -> Solution | None:
         """The plan with corrected capacities; None where there is none."""
         self.search.options.on_stage("solving again with corrected capacities")
-        corrected = self._corrected(factors).problem.candidates
+        corrected = self.learner.corrected(factors).problem.candidates
         try:
             solution = self.search.solve_quietly(replace(problem, candidates=corrected))
         except (InfeasibleError, SolverError):
@@ -360,43 +218,32 @@ class _Verifying:
     # ---------------------------------------------------------------------------------------
     # The answer
 
-    def _round(self, attempt: _Attempt, before: _Factors, after: _Factors) -> Round:
+    def _round(self, attempt: _Attempt, before: Factors, after: Factors) -> Round:
         from planner.verification import Round
 
         solution = attempt.solution
         learned = {
-            self._named(key): factor for key, factor in after.seen.items() if before.seen.get(key) != factor
+            self.learner.named(key): factor
+            for key, factor in after.seen.items()
+            if before.seen.get(key) != factor
         }
         return Round(
             fleet=self.search.described(solution),
             replicas=sum(solution.replicas),
             value=solution.value,
             cost=solution.cost,
-            failed=tuple(miss for run in attempt.runs for miss in self._failures(run)),
+            failed=tuple(miss for run in attempt.runs for miss in self.learner.failures(run)),
             corrections=learned,
         )
-
-    def _named(self, key: Key) -> str:
-        stream, phase, item, parallelism, _ = key
-        question = self.search.questions[stream]
-        service = "" if question.alone else f"{question.service.name} "
-        return f"{service}{phase} {question.scenario.fleet[item].name} {parallelism}"
-
-    def _failures(self, run: _Run) -> tuple[str, ...]:
-        """What a run missed, in words."""
-        from planner.verification import failures
-
-        alone = (
-            self.search.questions[run.question].service.name == run.name and len(self.search.questions) == 1
-        )
-        return failures(run.result) if alone else tuple(f"{run.name}: {m}" for m in failures(run.result))
 
     def _answer(self, winner: _Tried, first: _Tried, others: dict[str, _Tried], compared: Compared) -> Plan:
         from planner.verification import verification
 
         scenario, solution = self.search.scenario, winner.best.solution
         if solution is not compared.solution:
-            search = self._corrected(_Factors.merged([winner, first, *others.values()]))
+            search = self.learner.corrected(
+                Factors.merged([one.factors for one in (winner, first, *others.values())])
+            )
             compared = replace(search.compared_as_is(solution), at_half=compared.at_half)
         simulated = {name: tried.best for name, tried in others.items() if not self._is(winner, tried)}
         if not self._is(winner, first):  # what was the plan is now the best of its kind
@@ -405,7 +252,7 @@ class _Verifying:
         alternatives = tuple(self._told(a, solution, winner, simulated) for a in plan.alternatives)
         rounds = first.rounds if self._is(winner, first) else (*first.rounds, *winner.rounds)
         results = {run.name: run.result for run in winner.best.runs}
-        missed = [miss for run in winner.best.runs for miss in self._failures(run)]
+        missed = [miss for run in winner.best.runs for miss in self.learner.failures(run)]
         seed = self.search.options.seed
         checked = verification(results, missed, scenario.options.confidence, rounds, seed)
         return replace(plan, verification=checked, alternatives=alternatives)
