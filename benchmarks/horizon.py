@@ -1,0 +1,100 @@
+"""Plans over a day for many streams: time to a proven gap.
+
+    python -m benchmarks.horizon [--seeds 3] [--types 12] [--models 3] [--classes 8] [--periods 24]
+
+Each instance draws GPU types, candidates (TP 1 to 8 in three phases) and a day curve per model; a class needs
+up to about 40 replicas at its peak. It is solved without coupling, GPU by GPU, and then with
+all of it: whole nodes, half of what the popular types would need at the peak in stock, capacity reserved
+once at 0.6 of the price, so many replicas added and removed per hour, and start-ups of 6 minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from planner.program.horizon.problem import Horizon, Offer, Period, Stream
+from planner.program.problem import Candidate, CapacityCurve, GpuType
+from planner.specs import Phase
+
+STARTS = (1, 2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 25, 32, 40, 50, 64)
+TENSOR_PARALLEL = (1, 2, 4, 8)
+STARTUP = 0.1  # [h]
+RESERVED_SHARE = 0.6  # of the price on demand
+
+
+def day(rng: np.random.Generator, periods: int) -> np.ndarray:
+    """Demand as a share of the peak: one wave a day, 3 to 5 times higher at its peak than at its trough."""
+    trough = 1 / rng.uniform(3, 5)
+    hours = np.arange(periods) * 24 / periods
+    wave = (1 + np.cos((hours - rng.normal(14, 1.5)) * 2 * math.pi / 24)) / 2
+    shape = (trough + (1 - trough) * wave) * np.exp(rng.normal(0, 0.04, periods))
+    return shape / shape.max()
+
+
+def gpu_types(rng: np.random.Generator, count: int) -> tuple[GpuType, ...]:
+    return tuple(
+        GpuType(
+            name=f"gpu{g}",
+            price=round(float(np.exp(rng.uniform(math.log(0.6), math.log(8)))), 2),
+            power=500.0,
+            node_size=int(rng.choice([4, 8, 8, 8])),
+        )
+        for g in range(count)
+    )
+
+
+def stream(
+    rng: np.random.Generator, name: str, kinds: tuple[GpuType, ...], worth: np.ndarray, memory: np.ndarray
+) -> Stream:
+    """All types x TP x phases; `worth` [G, phase] is the rate per USD/h, `memory` [G] what weights take."""
+    found = []
+    mix = float(np.exp(rng.normal(0, 0.5)))  # how much prefill a request of this class needs per decode
+    for g, kind in enumerate(kinds):
+        for p, phase in enumerate(Phase):
+            base = (kind.price or 1.0) * worth[g, p] * float(np.exp(rng.normal(0, 0.08)))
+            base *= {Phase.PREFILL: mix, Phase.DECODE: 1.0, Phase.COLOCATED: 0.5 * min(mix, 1.0)}[phase]
+            bend, power = float(rng.uniform(0.05, 0.5)), float(rng.uniform(0.8, 0.97))
+            for tp in TENSOR_PARALLEL:
+                rate = base * tp**power * (1.0 if phase is Phase.PREFILL else max(1 - memory[g] / tp, 0.0))
+                if rate > 0:
+                    rates = tuple(rate * (1 - bend / math.sqrt(n)) for n in STARTS)
+                    found.append(
+                        Candidate(
+                            name=f"{phase.value[0]}_{kind.name}_tp{tp}",
+                            phase=phase,
+                            gpu_type=g,
+                            gpus=tp,
+                            curve=CapacityCurve(starts=STARTS, per_replica=rates),
+                            max_replicas=1000,
+                        )
+                    )
+    return Stream(name=name, candidates=tuple(found))
+
+
+def uncoupled(seed: int, types: int, models: int, classes: int, periods: int) -> Horizon:
+    """Streams of all models and classes; GPUs paid for one by one, no limits."""
+    rng = np.random.default_rng(seed)
+    kinds = gpu_types(rng, types)
+    streams, demands = [], []
+    for m in range(models):
+        worth = np.exp(rng.uniform(math.log(0.35), math.log(0.7), (types, 3)))
+        memory = rng.uniform(0.2, 1.5, types)
+        for c in range(classes):
+            chosen = stream(rng, f"m{m}c{c}", kinds, worth, memory)
+            usual = np.median([x.curve.per_replica[3] for x in chosen.candidates if x.gpus == 2])
+            peak = float(usual) * float(np.exp(rng.uniform(math.log(1.5), math.log(40))))
+            streams.append(chosen)
+            demands.append(tuple(float(x) for x in peak * day(rng, periods)))
+    return Horizon(
+        streams=tuple(streams),
+        periods=tuple(Period(name=f"h{t}", hours=24 / periods) for t in range(periods)),
+        gpu_types=kinds,
+        demands=tuple(demands),
+        whole_nodes=False,
+        gap=0.005,
+    )

@@ -1,0 +1,104 @@
+"""Column generation: prices that prove a good bound, and covers that plans are made of."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from planner.program.horizon.cover import Covers, cover, lower_bound
+from planner.program.horizon.master import Master
+from planner.program.horizon.pools import Floats, Ints, Pool, Reduced
+from planner.program.horizon.prices import Market, Prices, clipped, first_prices, proven, weights
+from planner.program.horizon.problem import Horizon
+
+CLOSE = 5e-4
+"""Relative distance of the linear program from the bound at which prices are good enough. [1]"""
+CELLS = 3000
+"""Steps of capacity in proofs."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Relaxed:
+    """Where column generation stands.
+
+    Attributes
+    ----------
+    prices : Prices
+        Those with the best bound so far, clipped.
+    covers : list of Covers
+        Cheapest ones per pool at these prices.
+    estimate, objective : float
+        Bound if these covers are the cheapest there are, and the linear program's optimum. [USD]
+    shares : dict
+        Covers in the linear program's optimum with their shares, by pool and period.
+    modes : dict
+        Share of each mode, by stream and whether it is disaggregated.
+    reserved : floats [G]
+        GPUs.
+    """
+
+    prices: Prices
+    covers: list[Covers]
+    estimate: float
+    objective: float
+    shares: dict[tuple[int, int], list[tuple[float, Ints]]]
+    modes: dict[tuple[int, bool], float]
+    reserved: Floats
+
+
+def relax(horizon: Horizon, reduced: Reduced, shop: Market, until: float) -> Relaxed | None:
+    """Generate covers until the bound is close, or the monotonic clock shows `until`; at least once.
+
+    Returns None where some pool cannot carry its demand at all: then there is no plan.
+    """
+    master = Master(horizon, reduced, shop)
+    prices = first_prices(horizon, shop)
+    best: tuple[float, Prices, list[Covers]] | None = None
+    share, relaxed = 0.5, None
+    while True:
+        prices = clipped(shop, prices)
+        covers = [cover(pool, weights(pool, prices)) for pool in reduced.pools]
+        estimate = proven(horizon, reduced, shop, prices, [c.costs for c in covers])
+        if not np.isfinite(estimate):
+            return None
+        if best is None or estimate > best[0]:
+            best = (estimate, prices, covers)
+        added = sum(_offer(master, pool, c) for pool, c in zip(reduced.pools, covers, strict=True))
+        if relaxed is not None and (time.monotonic() >= until or (not added and share >= 1)):
+            return _with_best(relaxed, best)
+        point = master.solve(None)
+        assert point is not None
+        relaxed = Relaxed(
+            prices=best[1],
+            covers=best[2],
+            estimate=best[0],
+            objective=point.objective,
+            shares=master.shares(point),
+            modes=master.modes(point),
+            reserved=master.reserved(point),
+        )
+        if point.objective - best[0] <= CLOSE * abs(point.objective):
+            return relaxed
+        share = 0.5 if added else 1.0
+        prices = best[1].mixed(master.prices(point), share)
+
+
+def bound(horizon: Horizon, reduced: Reduced, shop: Market, relaxed: Relaxed) -> float:
+    """The lower bound that the prices prove. [USD]"""
+    covers = [
+        lower_bound(pool, weights(pool, relaxed.prices), found.costs, CELLS)
+        for pool, found in zip(reduced.pools, relaxed.covers, strict=True)
+    ]
+    return proven(horizon, reduced, shop, relaxed.prices, covers)
+
+
+def _offer(master: Master, pool: Pool, covers: Covers) -> int:
+    """New covers for the master."""
+    finite = np.flatnonzero(np.isfinite(covers.costs))
+    return sum(master.add(pool, int(t), covers.counts[t]) for t in finite)
+
+
+def _with_best(relaxed: Relaxed, best: tuple[float, Prices, list[Covers]]) -> Relaxed:
+    return replace(relaxed, estimate=best[0], prices=best[1], covers=best[2])
