@@ -98,3 +98,28 @@ def uncoupled(seed: int, types: int, models: int, classes: int, periods: int) ->
         whole_nodes=False,
         gap=0.005,
     )
+
+
+def coupled(free: Horizon, peaks: np.ndarray) -> Horizon:
+    """`free` with whole nodes, stock, reserved capacity, scaling limits and start-ups.
+
+    `peaks` are the GPUs per type that the plan without coupling uses at its peak: types above the median have
+    half of that in stock.
+    """
+    popular = peaks >= np.median(peaks[peaks > 0])
+    kinds = tuple(
+        replace(kind, max_gpus=max(int(peaks[g] / 2) // kind.node_size, 1) * kind.node_size)
+        if popular[g] and peaks[g]
+        else kind
+        for g, kind in enumerate(free.gpu_types)
+    )
+    return replace(
+        free,
+        gpu_types=kinds,
+        offers=tuple(Offer(reserved_price=RESERVED_SHARE * (kind.price or 0.0)) for kind in kinds),
+        whole_nodes=True,
+        max_added=4,
+        max_removed=4,
+        startup_hours=STARTUP,
+        gap=0.03,
+    )

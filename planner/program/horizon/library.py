@@ -1,0 +1,133 @@
+"""Covers that the pools of a stream may take in any period, and what changing from one to another costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.program.horizon.pools import Floats, Ints, Pool, Reduced
+from planner.program.horizon.problem import Horizon
+from planner.program.horizon.relaxation import Relaxed
+from planner.program.limits import ROUNDING
+from planner.specs import Phase
+
+Bools = NDArray[np.bool_]
+
+MOST = 200
+"""Covers of a pool that are looked at."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Library:
+    """Covers of one phase of one stream.
+
+    Attributes
+    ----------
+    members : ints [I]
+        Candidates of the stream, over all fronts.
+    counts : ints [K, I]
+        Replicas.
+    gpus : ints [K, G]
+        GPUs per type.
+    fits : bools [T, K]
+        Whether the cover may serve in a period.
+    change : floats [K, K] or None
+        Start-ups from one cover to another, infinite beyond a scaling limit; None where periods are not tied.
+        [USD]
+    """
+
+    stream: int
+    phase: Phase
+    members: Ints
+    counts: Ints
+    gpus: Ints
+    fits: Bools
+    change: Floats | None
+
+    def uses(self, candidates: int) -> Bools:
+        """Candidates of the stream in each cover. [K, candidates]"""
+        result = np.zeros((len(self.counts), candidates), bool)
+        result[:, self.members] = self.counts > 0
+        return result
+
+
+def build_library(
+    horizon: Horizon, reduced: Reduced, relaxed: Relaxed, s: int, phase: Phase, disaggregated: bool
+) -> Library:
+    """The library of one phase: what the relaxation uses, what is cheapest, and ways up and down."""
+    fronts = [front for front in reduced.fronts[s] if front.disaggregated is disaggregated]
+    pools = [pool for front in fronts for pool in front.pools if pool.phase is phase]
+    members = np.concatenate([pool.members for pool in pools])
+    ranked = _ranked(pools, members, relaxed)
+    rows = list(dict.fromkeys(row.tobytes() for row in ranked))[:MOST]
+    counts = np.stack([np.frombuffer(row, np.int64) for row in rows])
+    return _library(horizon, pools, members, counts)
+
+
+def _ranked(pools: list[Pool], members: Ints, relaxed: Relaxed) -> list[Ints]:
+    """Covers in the order of their merit: none at all, then by share and by price, then single groups."""
+    found: list[tuple[float, Ints]] = []
+    weight = np.zeros(len(members))
+    offset = 0
+    for pool in pools:
+        for t in range(len(pool.demand)):
+            entries = relaxed.shares.get((pool.index, t), [])
+            for share, counts in [*entries, (0.0, relaxed.covers[pool.index].counts[t])]:
+                row = np.zeros(len(members), np.int64)
+                row[offset : offset + len(counts)] = counts
+                found.append((share, row))
+                weight += row * (share + ROUNDING)
+        offset += len(pool.members)
+    found.sort(key=lambda entry: -entry[0])
+    limits = np.concatenate([pool.limits for pool in pools])
+    singles = []
+    for i in np.argsort(-weight, kind="stable"):
+        if weight[i] > 0:
+            for n in range(1, int(limits[i]) + 1):
+                row = np.zeros(len(members), np.int64)
+                row[i] = n
+                singles.append(row)
+    return [np.zeros(len(members), np.int64), *(row for _, row in found), *singles]
+
+
+def _library(horizon: Horizon, pools: list[Pool], members: Ints, counts: Ints) -> Library:
+    stream = pools[0].stream
+    kinds = np.concatenate([pool.gpu_types for pool in pools])
+    sizes = np.concatenate([pool.gpus for pool in pools])
+    tables = [table for pool in pools for table in pool.tables]
+    gpus = np.zeros((len(counts), len(horizon.gpu_types)), np.int64)
+    np.add.at(gpus.T, kinds, (counts * sizes).T)
+    usable = np.stack([table[counts[:, i]] for i, table in enumerate(tables)], axis=1)
+    sound = ((counts == 0) | (usable > 0)).all(axis=1) & (counts.sum(axis=1) >= pools[0].minimum)
+    demand = pools[0].demand[:, None]
+    carried = usable.sum(axis=1)
+    fits = (demand == 0) | (sound & (carried >= demand * (1 - ROUNDING)))
+    return Library(
+        stream=stream,
+        phase=pools[0].phase,
+        members=members,
+        counts=counts,
+        gpus=gpus,
+        fits=fits,
+        change=_change(horizon, counts, kinds, sizes) if horizon.tied else None,
+    )
+
+
+def _change(horizon: Horizon, counts: Ints, kinds: Ints, sizes: Ints) -> Floats:
+    price = np.array([horizon.price(int(g)) for g in kinds]) * sizes * horizon.startup_hours
+    cost = np.zeros((len(counts), len(counts)))
+    added = np.zeros((len(counts), len(counts)), np.int64)
+    removed = np.zeros_like(added)
+    for i in range(counts.shape[1]):
+        difference = counts[None, :, i] - counts[:, None, i]
+        more = np.maximum(difference, 0)
+        cost += price[i] * more
+        added += more
+        removed += more - difference
+    if horizon.max_added is not None:
+        cost[added > horizon.max_added] = np.inf
+    if horizon.max_removed is not None:
+        cost[removed > horizon.max_removed] = np.inf
+    return cost
