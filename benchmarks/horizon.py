@@ -24,6 +24,7 @@ from planner.specs import Phase
 STARTS = (1, 2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 25, 32, 40, 50, 64)
 TENSOR_PARALLEL = (1, 2, 4, 8)
 STARTUP = 0.1  # [h]
+MEMORY = ((0.2, 1.5), (1.0, 3.0), (3.0, 6.0))  # weights of a small, a middle and a large model [GPUs]
 RESERVED_SHARE = 0.6  # of the price on demand
 
 
@@ -60,7 +61,8 @@ def stream(
             base *= {Phase.PREFILL: mix, Phase.DECODE: 1.0, Phase.COLOCATED: 0.5 * min(mix, 1.0)}[phase]
             bend, power = float(rng.uniform(0.05, 0.5)), float(rng.uniform(0.8, 0.97))
             for tp in TENSOR_PARALLEL:
-                rate = base * tp**power * (1.0 if phase is Phase.PREFILL else max(1 - memory[g] / tp, 0.0))
+                room = max(1 - memory[g] / tp, 0.0)  # prefill needs no more than that the weights fit
+                rate = base * tp**power * (float(room > 0) if phase is Phase.PREFILL else room)
                 if rate > 0:
                     rates = tuple(rate * (1 - bend / math.sqrt(n)) for n in STARTS)
                     found.append(
@@ -83,10 +85,10 @@ def uncoupled(seed: int, types: int, models: int, classes: int, periods: int) ->
     streams, demands = [], []
     for m in range(models):
         worth = np.exp(rng.uniform(math.log(0.35), math.log(0.7), (types, 3)))
-        memory = rng.uniform(0.2, 1.5, types)
+        memory = rng.uniform(*MEMORY[m % len(MEMORY)], types)
         for c in range(classes):
             chosen = stream(rng, f"m{m}c{c}", kinds, worth, memory)
-            usual = np.median([x.curve.per_replica[3] for x in chosen.candidates if x.gpus == 2])
+            usual = np.median([x.curve.per_replica[3] for x in chosen.candidates])
             peak = float(usual) * float(np.exp(rng.uniform(math.log(1.5), math.log(40))))
             streams.append(chosen)
             demands.append(tuple(float(x) for x in peak * day(rng, periods)))

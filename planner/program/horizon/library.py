@@ -33,6 +33,8 @@ class Library:
         GPUs per type.
     fits : bools [T, K]
         Whether the cover may serve in a period.
+    shares : floats [T, K]
+        Of the cover in the relaxation's optimum.
     change : floats [K, K] or None
         Start-ups from one cover to another, infinite beyond a scaling limit; None where periods are not tied.
         [USD]
@@ -44,6 +46,7 @@ class Library:
     counts: Ints
     gpus: Ints
     fits: Bools
+    shares: Floats
     change: Floats | None
 
     def uses(self, candidates: int) -> Bools:
@@ -61,14 +64,19 @@ def build_library(
     pools = [pool for front in fronts for pool in front.pools if pool.phase is phase]
     members = np.concatenate([pool.members for pool in pools])
     ranked = _ranked(pools, members, relaxed)
-    rows = list(dict.fromkeys(row.tobytes() for row in ranked))[:MOST]
+    rows = list(dict.fromkeys(row.tobytes() for row in (r for _, _, r in ranked)))[:MOST]
     counts = np.stack([np.frombuffer(row, np.int64) for row in rows])
-    return _library(horizon, pools, members, counts)
+    number = {row: k for k, row in enumerate(rows)}
+    shares = np.zeros((len(horizon.periods), len(rows)))
+    for share, t, row in ranked:
+        if share > 0 and row.tobytes() in number:
+            shares[t, number[row.tobytes()]] += share
+    return _library(horizon, pools, members, counts, shares)
 
 
-def _ranked(pools: list[Pool], members: Ints, relaxed: Relaxed) -> list[Ints]:
+def _ranked(pools: list[Pool], members: Ints, relaxed: Relaxed) -> list[tuple[float, int, Ints]]:
     """Covers in the order of their merit: none at all, then by share and by price, then single groups."""
-    found: list[tuple[float, Ints]] = []
+    found: list[tuple[float, int, Ints]] = []
     weight = np.zeros(len(members))
     offset = 0
     for pool in pools:
@@ -77,7 +85,7 @@ def _ranked(pools: list[Pool], members: Ints, relaxed: Relaxed) -> list[Ints]:
             for share, counts in [*entries, (0.0, relaxed.covers[pool.index].counts[t])]:
                 row = np.zeros(len(members), np.int64)
                 row[offset : offset + len(counts)] = counts
-                found.append((share, row))
+                found.append((share, t, row))
                 weight += row * (share + ROUNDING)
         offset += len(pool.members)
     found.sort(key=lambda entry: -entry[0])
@@ -88,11 +96,11 @@ def _ranked(pools: list[Pool], members: Ints, relaxed: Relaxed) -> list[Ints]:
             for n in range(1, int(limits[i]) + 1):
                 row = np.zeros(len(members), np.int64)
                 row[i] = n
-                singles.append(row)
-    return [np.zeros(len(members), np.int64), *(row for _, row in found), *singles]
+                singles.append((0.0, 0, row))
+    return [(0.0, 0, np.zeros(len(members), np.int64)), *found, *singles]
 
 
-def _library(horizon: Horizon, pools: list[Pool], members: Ints, counts: Ints) -> Library:
+def _library(horizon: Horizon, pools: list[Pool], members: Ints, counts: Ints, shares: Floats) -> Library:
     stream = pools[0].stream
     kinds = np.concatenate([pool.gpu_types for pool in pools])
     sizes = np.concatenate([pool.gpus for pool in pools])
@@ -111,6 +119,7 @@ def _library(horizon: Horizon, pools: list[Pool], members: Ints, counts: Ints) -
         counts=counts,
         gpus=gpus,
         fits=fits,
+        shares=shares,
         change=_change(horizon, counts, kinds, sizes) if horizon.tied else None,
     )
 

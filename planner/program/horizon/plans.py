@@ -19,10 +19,12 @@ from planner.program.horizon.pools import Floats, Ints, Reduced
 from planner.program.horizon.prices import Market, ahead
 from planner.program.horizon.problem import Horizon, Replicas
 from planner.program.horizon.relaxation import Relaxed
+from planner.program.horizon.repack import Choice, repack
 from planner.program.problem import POOLS_OF_MODE
 
-SCHEDULE = (0.0, 0.3, 0.6, 0.8, 0.9, 1.0, 1.0)
+SCHEDULE = (-1.0, 0.3, 0.6, 0.8, 0.9, 1.0, 1.0)
 """Share of the bill in what GPUs cost, turn by turn. [1]"""
+SETTLE = False
 AGAIN = (0.7, 0.9, 1.0, 1.0)
 
 
@@ -51,14 +53,15 @@ class Planner:
             yield self._round(share, swap=share == 1.0)
         while True:
             for share in AGAIN:
-                yield self._round(share, swap=share == 1.0)
+                yield self._round(share, swap=share == 1.0, settle=share==1.0)
 
-    def _round(self, share: float, *, swap: bool) -> Replicas:
+    def _round(self, share: float, *, swap: bool, settle: bool = False) -> Replicas:
         for s in self._mode:
             self._turn(s, share, swap=swap)
         replicas = self.replicas()
         blocks = -(-self._used // self._blocks[:, None])
-        self._reserved = np.array([reserve(self._horizon, g, list(row)) for g, row in enumerate(blocks)])
+        if settle or SETTLE:
+            self._reserved = np.array([reserve(self._horizon, g, list(row)) for g, row in enumerate(blocks)])
         return replicas
 
     def replicas(self) -> Replicas:
@@ -127,6 +130,36 @@ class Planner:
             used += library.gpus[path].T
         return sum(costs), paths
 
+    def repack(self, period: int, *, most: int = 16, gap: float = 0.002, time_limit: float = 2.0) -> None:
+        """Choose one period anew for all streams together."""
+        keys = [(s, mode, k) for s, mode in self._mode.items() for k in range(len(POOLS_OF_MODE[mode]))]
+        choices = [self._choice(s, mode, k, period, most) for s, mode, k in keys]
+        found = repack(
+            self._horizon, self._shop, choices, self._reserved, period, gap=gap, time_limit=time_limit
+        )
+        if found is None:
+            return
+        for (s, mode, k), cover in zip(keys, found, strict=True):
+            path, library = self._paths[s, mode][k], self._libraries[s, mode][k]
+            self._used[:, period] += library.gpus[cover] - library.gpus[path[period]]
+            path[period] = cover
+
+    def _choice(self, s: int, mode: bool, k: int, period: int, most: int) -> Choice:
+        """Covers that fit between those before and after, most promising first."""
+        library, path = self._libraries[s, mode][k], self._paths[s, mode][k]
+        costs = np.where(library.fits[period], 0.0, np.inf)
+        if library.change is not None:
+            for before, after in self._horizon.transitions:
+                if after == period:
+                    costs = costs + library.change[path[before]]
+                if before == period:
+                    costs = costs + library.change[:, path[after]]
+        merit = costs + library.gpus @ self._linear[:, period]
+        merit[path[period]] = -np.inf
+        covers = np.argsort(merit, kind="stable")[:most]
+        covers = covers[np.isfinite(costs[covers])]
+        return Choice(library=library, covers=covers, costs=costs[covers], current=int(path[period]))
+
     def _conflicts(self, libraries: Sequence[Library], paths: Sequence[Ints], k: int) -> np.ndarray:
         """Covers that must not stand beside the other pool's, under demand. [T, K]"""
         library = libraries[k]
@@ -145,6 +178,9 @@ class Planner:
         """What each cover adds in each period. [T, K]"""
         shop, hours = self._shop, range(used.shape[1])
         total = np.zeros(library.fits.shape)
+        if share < 0:
+            total -= library.shares * self._linear.max() * 100
+            share = 0.0
         for g in np.flatnonzero(library.gpus.any(axis=0)):
             more = np.arange(int(library.gpus[:, g].max()) + 1)
             gpus = -(-(used[g][:, None] + more) // self._blocks[g]) * self._blocks[g]
