@@ -120,8 +120,8 @@ def coupled(free: Horizon, peaks: np.ndarray) -> Horizon:
         gpu_types=kinds,
         offers=tuple(Offer(reserved_price=RESERVED_SHARE * (kind.price or 0.0)) for kind in kinds),
         whole_nodes=True,
-        max_added=4,
-        max_removed=4,
+        max_added=6,
+        max_removed=6,
         startup_hours=STARTUP,
         gap=0.03,
     )

@@ -48,6 +48,29 @@ class Relaxed:
     reserved: Floats
 
 
+def first_look(horizon: Horizon, reduced: Reduced, shop: Market) -> Relaxed | None:
+    """Covers at what GPUs cost to rent or to reserve, without a linear program; None as for :func:`relax`."""
+    prices = clipped(shop, first_prices(horizon, shop))
+    covers = [cover(pool, weights(pool, prices)) for pool in reduced.pools]
+    estimate = proven(horizon, reduced, shop, prices, [c.costs for c in covers])
+    if not np.isfinite(estimate):
+        return None
+    modes: dict[tuple[int, bool], float] = {}
+    for s, fronts in enumerate(reduced.fronts):
+        for front in fronts:
+            cost = sum(float(covers[pool.index].costs.sum()) for pool in front.pools)
+            modes[s, front.disaggregated] = max(modes.get((s, front.disaggregated), -np.inf), -cost)
+    return Relaxed(
+        prices=prices,
+        covers=covers,
+        estimate=estimate,
+        objective=np.inf,
+        shares={},
+        modes=modes,
+        reserved=np.zeros(len(horizon.gpu_types)),
+    )
+
+
 def relax(horizon: Horizon, reduced: Reduced, shop: Market, until: float) -> Relaxed | None:
     """Generate covers until the bound is close, or the monotonic clock shows `until`; at least once.
 
