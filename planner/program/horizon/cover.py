@@ -89,14 +89,34 @@ def lower_bound(pool: Pool, weights: Floats, known: Floats, cells: int) -> Float
     task = _task(pool, weights)
     upper = known - task.paid
     bound = np.where((task.demand <= 0) & (task.minimum <= 0), np.minimum(upper, 0.0), upper)
-    open_periods = np.flatnonzero((task.demand > 0) | (task.minimum > 0))
-    scale = np.floor(np.log2(np.maximum(task.demand[open_periods], 1e-300)))
-    for octave in np.unique(scale):
-        periods = open_periods[scale == octave]
-        bound[periods] = np.minimum(upper[periods], _octave_bound(task, periods, upper[periods], cells))
+    for periods in _octaves(task):
+        found = _grid(task, periods, upper[periods], cells, up=True)
+        bound[periods] = np.minimum(upper[periods], found.least)
     slack = SAFE * np.abs(np.where(np.isfinite(bound), bound, 0.0))
     result: Floats = bound + task.paid - slack
     return result
+
+
+def refined(pool: Pool, weights: Floats, known: Covers, cells: int) -> Covers:
+    """`known` covers, with cheaper ones of any number of groups where capacities rounded down show them."""
+    task = _task(pool, weights)
+    costs, counts = known.costs.copy(), known.counts.copy()
+    for periods in _octaves(task):
+        found = _grid(task, periods, (costs - task.paid)[periods], cells, up=False)
+        better = np.flatnonzero(found.least < (costs - task.paid)[periods] * (1 - SAFE))
+        traced = task.base[periods]
+        _traced(found, traced)
+        costs[periods[better]] = (found.least + task.paid[periods])[better]
+        counts[periods[better]] = traced[better]
+    return Covers(costs=costs, counts=counts)
+
+
+def _octaves(task: _Task) -> Iterator[Ints]:
+    """Periods with something left to cover, those together whose demands differ by less than a factor of 2."""
+    open_periods = np.flatnonzero((task.demand > 0) | (task.minimum > 0))
+    scale = np.floor(np.log2(np.maximum(task.demand[open_periods], 1e-300)))
+    for octave in np.unique(scale):
+        yield open_periods[scale == octave]
 
 
 def _task(pool: Pool, weights: Floats) -> _Task:
@@ -199,25 +219,64 @@ def _pruned(task: _Task, periods: Ints, known: Floats) -> _Options:
     return options.only(keep.any(axis=0))
 
 
-def _octave_bound(task: _Task, periods: Ints, known: Floats, cells: int) -> Floats:
-    """Least cost in each of `periods` with all capacities rounded up to cells."""
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Grid:
+    """Dynamic programming over capacity in cells, for some periods.
+
+    `sizes` [O] cells of each option; `target` [T] cells and `layer` [T] replicas wanted; `tables`
+    least costs [replicas, T, cells] with none of the members, with the first, and so on.
+    """
+
+    options: _Options
+    sizes: Ints
+    target: Ints
+    layer: Ints
+    tables: list[Floats]
+
+    @property
+    def least(self) -> Floats:
+        """Least cost per period."""
+        result: Floats = self.tables[-1][self.layer, np.arange(len(self.target)), self.target]
+        return result
+
+
+def _grid(task: _Task, periods: Ints, known: Floats, cells: int, *, up: bool) -> _Grid:
+    """Least costs with capacities rounded up to cells, the demand down; or the other way round."""
     options = _pruned(task, periods, known)
-    demand = task.demand[periods] * (1 - 2 * RATE_TOLERANCE)
+    slack = 2 * RATE_TOLERANCE if up else 0.0
+    demand = task.demand[periods] * (1 - slack)
     cell = max(float(demand.max()) / cells, 1e-300)
+    round_size = np.ceil if up else np.floor
     target = np.clip(np.ceil(demand / cell - SAFE), 0, cells).astype(np.int64)
-    size = np.minimum(np.ceil(options.capacity / cell - SAFE), cells).astype(np.int64)
+    size = np.minimum(round_size(options.capacity / cell + (-SAFE if up else SAFE)), cells).astype(np.int64)
     least = int(task.minimum[periods].max())
     layers = least + 1 if least > 1 else 1
-    best = np.full((layers, len(periods), cells + 1), np.inf)
-    best[0, :, 0] = 0.0
+    table = np.full((layers, len(periods), cells + 1), np.inf)
+    table[0, :, 0] = 0.0
+    tables = [table]
     for chosen in _by_member(options):
-        before, best = best, best.copy()
+        table = tables[-1].copy()
         for o in chosen:
-            _add(before, best, options.cost[:, o], int(size[o]), int(options.n[o]))
-    rows = np.arange(len(periods))
+            _add(tables[-1], table, options.cost[:, o], int(size[o]), int(options.n[o]))
+        tables = [table] if up else [*tables, table]  # only the last one proves
     layer = np.minimum(task.minimum[periods], layers - 1)
-    result: Floats = best[layer, rows, target]
-    return result
+    return _Grid(options=options, sizes=size, target=target, layer=layer, tables=tables)
+
+
+def _traced(grid: _Grid, counts: Ints) -> None:
+    """Add the groups of the cheapest covers to `counts` [T, I]."""
+    rows = np.arange(len(grid.target))
+    cell, layer = grid.target.copy(), grid.layer.copy()
+    options = grid.options
+    for before, chosen in reversed(list(zip(grid.tables, _by_member(options), strict=False))):
+        left = np.maximum(cell[:, None] - grid.sizes[chosen], 0)
+        rest = np.maximum(layer[:, None] - options.n[chosen], 0)
+        with_group = before[rest, rows[:, None], left] + options.cost[:, chosen]
+        best = with_group.argmin(axis=1)
+        taken = np.flatnonzero(with_group[rows, best] < before[layer, rows, cell])
+        best = best[taken]
+        counts[taken, options.member[chosen[best]]] += options.n[chosen[best]]
+        cell[taken], layer[taken] = left[taken, best], rest[taken, best]
 
 
 def _by_member(options: _Options) -> Iterator[Ints]:

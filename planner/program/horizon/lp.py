@@ -56,8 +56,8 @@ class GrowingLp:
         self.columns += 1
         return self.columns - 1
 
-    def solve(self, time_limit: float | None = None) -> LpPoint | None:
-        """The optimum; None where time ran out.
+    def solve(self) -> LpPoint:
+        """The optimum.
 
         Raises
         ------
@@ -65,14 +65,9 @@ class GrowingLp:
             If the user stopped it.
         """
         self._flush()
-        if time_limit is not None:
-            # HiGHS counts the time of all its runs.
-            self._model.setOptionValue("time_limit", self._model.getRunTime() + max(time_limit, 0.0))
         if _run_interruptibly(self._model):
             raise KeyboardInterrupt
         status = self._model.getModelStatus()
-        if status == highspy.HighsModelStatus.kTimeLimit:
-            return None
         if status not in (highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kModelEmpty):
             raise SolverError(f"HiGHS failed on a linear program: {status}")
         solution = self._model.getSolution()

@@ -57,9 +57,9 @@ class Master:
         self._columns.append((pool.index, period, key, self._lp.column(0.0, entries)))
         return True
 
-    def solve(self, time_limit: float | None) -> LpPoint | None:
-        """The optimum over the covers offered; None where time ran out."""
-        return self._lp.solve(time_limit)
+    def solve(self) -> LpPoint:
+        """The optimum over the covers offered."""
+        return self._lp.solve()
 
     def prices(self, point: LpPoint) -> Prices:
         """What the rows are worth at `point`."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.program.horizon.cover import Covers, cover, lower_bound
+from planner.program.horizon.cover import Covers, cover, lower_bound, refined
 from planner.program.horizon.master import Master
 from planner.program.horizon.pools import Floats, Ints, Pool, Reduced
 from planner.program.horizon.prices import Market, Prices, clipped, first_prices, proven, weights
@@ -15,7 +15,9 @@ from planner.program.horizon.problem import Horizon
 
 CLOSE = 5e-4
 """Relative distance of the linear program from the bound at which prices are good enough. [1]"""
-CELLS = 3000
+STEP = 0.5
+"""How far prices move from the best known to those of the linear program. [1]"""
+CELLS = 6000
 """Steps of capacity in proofs."""
 
 
@@ -77,35 +79,47 @@ def relax(horizon: Horizon, reduced: Reduced, shop: Market, until: float) -> Rel
     Returns None where some pool cannot carry its demand at all: then there is no plan.
     """
     master = Master(horizon, reduced, shop)
-    prices = first_prices(horizon, shop)
+    prices = clipped(shop, first_prices(horizon, shop))
     best: tuple[float, Prices, list[Covers]] | None = None
-    share, relaxed = 0.5, None
+    share, relaxed, refine = STEP, None, False
     while True:
-        prices = clipped(shop, prices)
-        covers = [cover(pool, weights(pool, prices)) for pool in reduced.pools]
+        covers = [_covers(pool, weights(pool, prices), refine) for pool in reduced.pools]
         estimate = proven(horizon, reduced, shop, prices, [c.costs for c in covers])
         if not np.isfinite(estimate):
             return None
         if best is None or estimate > best[0]:
             best = (estimate, prices, covers)
         added = sum(_offer(master, pool, c) for pool, c in zip(reduced.pools, covers, strict=True))
-        if relaxed is not None and (time.monotonic() >= until or (not added and share >= 1)):
+        if relaxed is not None and time.monotonic() >= until:
             return _with_best(relaxed, best)
-        point = master.solve(None)
-        assert point is not None
-        relaxed = Relaxed(
-            prices=best[1],
-            covers=best[2],
-            estimate=best[0],
-            objective=point.objective,
-            shares=master.shares(point),
-            modes=master.modes(point),
-            reserved=master.reserved(point),
-        )
-        if point.objective - best[0] <= CLOSE * abs(point.objective):
-            return relaxed
-        share = 0.5 if added else 1.0
-        prices = best[1].mixed(master.prices(point), share)
+        relaxed, dual = _solved(master, best)
+        stuck = not added and share >= 1
+        if stuck or relaxed.objective - best[0] <= CLOSE * abs(relaxed.objective):
+            if refine:
+                return relaxed
+            refine, best = True, None  # estimates without refinement are too high
+        share = STEP if added else 1.0
+        prices = clipped(shop, relaxed.prices.mixed(dual, share))
+
+
+def _covers(pool: Pool, weight: Floats, refine: bool) -> Covers:
+    found = cover(pool, weight)
+    return refined(pool, weight, found, CELLS // 3) if refine else found
+
+
+def _solved(master: Master, best: tuple[float, Prices, list[Covers]]) -> tuple[Relaxed, Prices]:
+    """The linear program's optimum beside the best prices, and its own."""
+    point = master.solve()
+    relaxed = Relaxed(
+        prices=best[1],
+        covers=best[2],
+        estimate=best[0],
+        objective=point.objective,
+        shares=master.shares(point),
+        modes=master.modes(point),
+        reserved=master.reserved(point),
+    )
+    return relaxed, master.prices(point)
 
 
 def bound(horizon: Horizon, reduced: Reduced, shop: Market, relaxed: Relaxed) -> float:
