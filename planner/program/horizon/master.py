@@ -33,7 +33,7 @@ class Master:
         self._served: dict[tuple[int, int], int] = {}  # rows, by pool and period
         self._use: dict[tuple[int, int], int] = {}  # rows, by GPU type and period
         self._paid: dict[tuple[int, int], int] = {}
-        self._start: dict[tuple[int, int], int] = {}
+        self._start: dict[tuple[int, int, int, int], int] = {}  # by stream, phase, GPU type and period
         self._grow: dict[tuple[int, int, int], int] = {}  # rows, by stream, phase and period
         self._shrink: dict[tuple[int, int, int], int] = {}
         self._modes: dict[tuple[int, bool], int] = {}  # columns
@@ -53,6 +53,8 @@ class Master:
         entries = [(self._served[pool.index, period], 1.0)]
         per_type = np.bincount(pool.gpu_types, counts * pool.gpus)
         entries += [(self._use[int(g), period], float(per_type[g])) for g in np.flatnonzero(per_type)]
+        for g in np.flatnonzero(per_type):
+            entries += self._starts(pool, period, int(g), float(per_type[g]))
         entries += self._ramps(pool, period, float(counts.sum()))
         self._columns.append((pool.index, period, key, self._lp.column(0.0, entries)))
         return True
@@ -72,6 +74,10 @@ class Master:
                 result[key] = sign * duals[row]
             return result
 
+        start = np.zeros((streams, len(PHASES), types, periods))
+        for key, row in self._start.items():
+            start[key] = -duals[row]
+
         def ramps(rows: dict[tuple[int, int, int], int]) -> Floats:
             result = np.zeros((streams, len(PHASES), periods))
             for key, row in rows.items():
@@ -81,7 +87,7 @@ class Master:
         return Prices(
             gpu=table(self._use, -1.0),
             paid=table(self._paid, -1.0),
-            start=table(self._start, -1.0),
+            start=start,
             grow=ramps(self._grow),
             shrink=ramps(self._shrink),
         )
@@ -110,8 +116,6 @@ class Master:
             for t in range(self._periods):
                 self._use[g, t] = lp.row(0.0, 0.0)
                 self._paid[g, t] = lp.row(-math.inf, float(shop.owned[g]))
-                if t in self._before and shop.startup[g] > 0:
-                    self._start[g, t] = lp.row(-math.inf, 0.0)
         missing = MISSING * float(shop.rent.max(initial=0.0)) or 1.0
         for g in types:
             offered = float(shop.most_reserved[g])
@@ -119,18 +123,9 @@ class Master:
             price = float(shop.reserved_price[g]) if offered else 0.0
             self._reserved.append(lp.column(price, entries, offered))
             for t in range(self._periods):
-                use = [(self._use[g, t], -1.0), (self._paid[g, t], 1.0)]
-                use += [(self._start[g, t], 1.0)] if (g, t) in self._start else []
-                use += [
-                    (self._start[g, after], -1.0)
-                    for after, before in self._before.items()
-                    if before == t and (g, after) in self._start
-                ]
-                lp.column(0.0, use, float(shop.stock[g]))
+                lp.column(0.0, [(self._use[g, t], -1.0), (self._paid[g, t], 1.0)], float(shop.stock[g]))
                 lp.column(missing, [(self._use[g, t], -1.0)])
                 lp.column(float(shop.rent[g, t]), [(self._paid[g, t], -1.0)])
-                if (g, t) in self._start:
-                    lp.column(float(shop.startup[g]), [(self._start[g, t], -1.0)])
 
     def _stream_part(self, s: int) -> None:
         """One mode; under it, in each period, one front; under that, each pool served."""
@@ -167,16 +162,28 @@ class Master:
                     entries.append((rows[s, phase, t], -float(limit)))
         return entries
 
+    def _starts(self, pool: Pool, period: int, g: int, gpus: float) -> list[tuple[int, float]]:
+        """How `gpus` of a cover enter the rows of start-ups, which are made when first needed."""
+        s, phase = pool.stream, PHASES.index(pool.phase)
+        if self._shop.startup[g] <= 0:
+            return []
+        if self._before and (s, phase, g, next(iter(self._before))) not in self._start:
+            for t in self._before:
+                self._start[s, phase, g, t] = self._lp.row(-math.inf, 0.0)
+                self._lp.column(float(self._shop.startup[g]), [(self._start[s, phase, g, t], -1.0)])
+        return [(self._start[s, phase, g, t], sign * gpus) for t, sign in self._changes(period)]
+
     def _ramps(self, pool: Pool, period: int, replicas: float) -> list[tuple[int, float]]:
         """How `replicas` of a cover enter the rows of scaling limits."""
         s, phase = pool.stream, PHASES.index(pool.phase)
-        entries = []
-        for rows, sign in ((self._grow, 1.0), (self._shrink, -1.0)):
-            if (s, phase, period) in rows:
-                entries.append((rows[s, phase, period], sign * replicas))
-            entries += [
-                (rows[s, phase, after], -sign * replicas)
-                for after, before in self._before.items()
-                if before == period and (s, phase, after) in rows
-            ]
-        return entries
+        return [
+            (rows[s, phase, t], way * sign * replicas)
+            for rows, way in ((self._grow, 1.0), (self._shrink, -1.0))
+            for t, sign in self._changes(period)
+            if (s, phase, t) in rows
+        ]
+
+    def _changes(self, period: int) -> list[tuple[int, float]]:
+        """Changes that a period takes part in, by the period that they precede: up into it, down out of it."""
+        after = [(after, -1.0) for after, before in self._before.items() if before == period]
+        return [(period, 1.0), *after] if period in self._before else after

@@ -20,7 +20,7 @@ from planner.program.horizon.library import Library, build_library, enriched, wi
 from planner.program.horizon.master import MISSING
 from planner.program.horizon.paths import cheapest_path
 from planner.program.horizon.pools import Floats, Ints, Reduced
-from planner.program.horizon.prices import Market, ahead
+from planner.program.horizon.prices import Market
 from planner.program.horizon.problem import Horizon, Replicas
 from planner.program.horizon.relaxation import Relaxed
 from planner.program.horizon.repack import Choice, repack
@@ -42,7 +42,7 @@ class Planner:
 
     def __init__(self, horizon: Horizon, reduced: Reduced, shop: Market, relaxed: Relaxed) -> None:
         self._horizon, self._reduced, self._shop, self._relaxed = horizon, reduced, shop, relaxed
-        self._linear = relaxed.prices.gpu - ahead(relaxed.prices.start)
+        self._linear = relaxed.prices.gpu
         self._blocks = np.array([horizon.block(g) for g in range(len(horizon.gpu_types))])
         self._reserved = np.round(relaxed.reserved / self._blocks).astype(np.int64)  # blocks
         self._used = np.zeros((len(self._blocks), len(horizon.periods)), np.int64)

@@ -5,11 +5,11 @@ unit is paid for at a price instead. The rows, with the blocks of a type counted
 
 - use[g, t]:    GPUs of all replicas = u[g, t], at most the stock;
 - paid[g, t]:   u[g, t] <= owned[g] + r[g] + d[g, t], reserved and on demand;   price `paid` >= 0
-- start[g, t]:  u[g, t] - u[g, t - 1] <= a[g, t], GPUs that start;               price `start` >= 0
-- grow, shrink: replicas of a pool in t, less those in t - 1, within the limits. prices >= 0
+- start:        GPUs of a pool and type in t, less those in t - 1, are at most those that start; price >= 0
+- grow, shrink: replicas of a pool in t, less those in t - 1, are within the limits;            prices >= 0
 
 The last two say less than the rules they stand for, which count each candidate: a sum of positive
-parts is at least the positive part of the sum. So the bound is valid, and it needs one row per type or pool.
+parts is at least the positive part of the sum. So the bound is valid, and it needs no row per candidate.
 Given prices, pools fall apart into one covering problem per period.
 
 Source: Lagrangian relaxation, e.g. Geoffrion, "Lagrangean relaxation for integer programming" (1974).
@@ -56,7 +56,10 @@ class Market:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Prices:
-    """Multipliers: `gpu`, `paid`, `start` [G, T], `grow`, `shrink` [S, phase, T]; of what precedes t. [USD]"""
+    """Multipliers: `gpu`, `paid` [G, T], `start` [S, phase, G, T], `grow`, `shrink` [S, phase, T]. [USD]
+
+    The last three are those of the change before t.
+    """
 
     gpu: Floats
     paid: Floats
@@ -100,10 +103,9 @@ def first_prices(horizon: Horizon, shop: Market) -> Prices:
     hours = np.array([period.hours for period in horizon.periods])
     spread = np.where(np.isfinite(shop.reserved_price), shop.reserved_price, np.inf)[:, None]
     rent = np.minimum(shop.rent, spread * hours / hours.sum())
-    shape = (len(horizon.streams), len(PHASES), len(horizon.periods))
-    return Prices(
-        gpu=rent, paid=rent, start=np.zeros_like(rent), grow=np.zeros(shape), shrink=np.zeros(shape)
-    )
+    streams = len(horizon.streams), len(PHASES)
+    ramp = np.zeros((*streams, len(hours)))
+    return Prices(gpu=rent, paid=rent, start=np.zeros((*streams, *rent.shape)), grow=ramp, shrink=ramp)
 
 
 def clipped(shop: Market, prices: Prices) -> Prices:
@@ -121,7 +123,8 @@ def weights(pool: Pool, prices: Prices) -> Floats:
     """Weight of one replica of each member in each period. [T, I]"""
     phase = PHASES.index(pool.phase)
     ramp = prices.grow[pool.stream, phase] - prices.shrink[pool.stream, phase]
-    result: Floats = (prices.gpu[pool.gpu_types] * pool.gpus[:, None]).T + ahead(ramp)[:, None]
+    gpu = prices.gpu + ahead(prices.start[pool.stream, phase])
+    result: Floats = (gpu[pool.gpu_types] * pool.gpus[:, None]).T + ahead(ramp)[:, None]
     return result
 
 
@@ -152,12 +155,12 @@ def proven(
 
 
 def _gpu_terms(shop: Market, prices: Prices) -> float:
-    """Least of what is left of u, r, d and a once their rows are priced."""
+    """Least of what is left of u, r and d once their rows are priced."""
     with np.errstate(invalid="ignore"):
         reserving = np.where(
             shop.most_reserved > 0, (shop.reserved_price - prices.paid.sum(axis=1)), 0.0
         )
     reserved = np.minimum(reserving, 0.0) * shop.most_reserved
-    use = prices.paid + ahead(prices.start) - prices.gpu
+    use = prices.paid - prices.gpu
     used = np.minimum(use, 0.0) * shop.stock[:, None]
     return float(reserved.sum() + used.sum() - (prices.paid * shop.owned[:, None]).sum())

@@ -11,10 +11,10 @@ from planner.program.horizon.cover import Covers, cover, lower_bound, refined
 from planner.program.horizon.master import Master
 from planner.program.horizon.pools import Floats, Ints, Pool, Reduced
 from planner.program.horizon.prices import Market, Prices, clipped, first_prices, proven, weights
-from planner.program.horizon.problem import Horizon
+from planner.program.horizon.problem import Horizon, Replicas
 
-CLOSE = 5e-4
-"""Relative distance of the linear program from the bound at which prices are good enough. [1]"""
+COARSE, CLOSE = 1e-2, 1e-3
+"""Relative distance of the linear program from the bound at which covers are refined, and prices good. [1]"""
 STEP = 0.5
 """How far prices move from the best known to those of the linear program. [1]"""
 CELLS = 6000
@@ -73,12 +73,16 @@ def first_look(horizon: Horizon, reduced: Reduced, shop: Market) -> Relaxed | No
     )
 
 
-def relax(horizon: Horizon, reduced: Reduced, shop: Market, until: float) -> Relaxed | None:
+def relax(
+    horizon: Horizon, reduced: Reduced, shop: Market, until: float, start: Replicas | None = None
+) -> Relaxed | None:
     """Generate covers until the bound is close, or the monotonic clock shows `until`; at least once.
 
-    Returns None where some pool cannot carry its demand at all: then there is no plan.
+    `start` is a plan to begin with: its covers keep the first prices sane. Returns None where some pool cannot carry its demand at all: then there is no plan.
     """
     master = Master(horizon, reduced, shop)
+    if start is not None:
+        _offer_plan(master, reduced, start)
     prices = clipped(shop, first_prices(horizon, shop))
     best: tuple[float, Prices, list[Covers]] | None = None
     share, relaxed, refine = STEP, None, False
@@ -94,7 +98,7 @@ def relax(horizon: Horizon, reduced: Reduced, shop: Market, until: float) -> Rel
             return _with_best(relaxed, best)
         relaxed, dual = _solved(master, best)
         stuck = not added and share >= 1
-        if stuck or relaxed.objective - best[0] <= CLOSE * abs(relaxed.objective):
+        if stuck or relaxed.objective - best[0] <= (CLOSE if refine else COARSE) * abs(relaxed.objective):
             if refine:
                 return relaxed
             refine, best = True, None  # estimates without refinement are too high
@@ -135,6 +139,16 @@ def _offer(master: Master, pool: Pool, covers: Covers) -> int:
     """New covers for the master."""
     finite = np.flatnonzero(np.isfinite(covers.costs))
     return sum(master.add(pool, int(t), covers.counts[t]) for t in finite)
+
+
+def _offer_plan(master: Master, reduced: Reduced, plan: Replicas) -> None:
+    """The covers of a plan for the master, where a pool's demand is met by the pool alone."""
+    for pool in reduced.pools:
+        for t, demand in enumerate(pool.demand):
+            counts = np.array(plan[pool.stream][t])[pool.members]
+            carried = sum(table[n] for table, n in zip(pool.tables, counts, strict=True) if n < len(table))
+            if (counts <= pool.limits).all() and carried >= demand:
+                master.add(pool, t, counts)
 
 
 def _with_best(relaxed: Relaxed, best: tuple[float, Prices, list[Covers]]) -> Relaxed:

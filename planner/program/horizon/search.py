@@ -120,7 +120,7 @@ def _decomposed(
     """Better prices, then better plans."""
     now = time.monotonic()
     until = now + RELAX_SHARE * (deadline - now)
-    relaxed = relax(horizon, reduced, shop, until)
+    relaxed = relax(horizon, reduced, shop, until, found.replicas)
     if relaxed is None:
         return replace(found, bound=math.inf)
     found = replace(found, bound=max(found.bound, bound(horizon, reduced, shop, relaxed)))
