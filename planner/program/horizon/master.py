@@ -4,7 +4,7 @@ Rows and prices as in :mod:`planner.program.horizon.prices`. Columns, beside u, 
 
 cover[pool, t, k] : share of a pool's period that cover k serves (Dantzig and Wolfe, 1960)
 front[s, f, t] : share of a stream that a front serves; over all fronts of a mode it is mode[s, m] in each t
-short[g, t] : GPUs missing, at a price that no plan would pay
+short[g, t] : GPUs missing, at a price that no plan would pay; likewise replicas beyond scaling limits
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class Master:
         self._reserved: list[int] = []
         self._known: set[tuple[int, int, bytes]] = set()
         self._columns: list[tuple[int, int, bytes, int]] = []  # pool, period, cover, column
+        self._missing = MISSING * float(shop.rent.max(initial=0.0)) or 1.0
         self._gpu_part()
         for s in range(len(horizon.streams)):
             self._stream_part(s)
@@ -116,7 +117,6 @@ class Master:
             for t in range(self._periods):
                 self._use[g, t] = lp.row(0.0, 0.0)
                 self._paid[g, t] = lp.row(-math.inf, float(shop.owned[g]))
-        missing = MISSING * float(shop.rent.max(initial=0.0)) or 1.0
         for g in types:
             offered = float(shop.most_reserved[g])
             entries = [(self._paid[g, t], -1.0) for t in range(self._periods)]
@@ -124,7 +124,7 @@ class Master:
             self._reserved.append(lp.column(price, entries, offered))
             for t in range(self._periods):
                 lp.column(0.0, [(self._use[g, t], -1.0), (self._paid[g, t], 1.0)], float(shop.stock[g]))
-                lp.column(missing, [(self._use[g, t], -1.0)])
+                lp.column(self._missing, [(self._use[g, t], -1.0)])
                 lp.column(float(shop.rent[g, t]), [(self._paid[g, t], -1.0)])
 
     def _stream_part(self, s: int) -> None:
@@ -159,6 +159,7 @@ class Master:
             if limit is not None:
                 for t in self._before:
                     rows[s, phase, t] = self._lp.row(-math.inf, 0.0)
+                    self._lp.column(self._missing, [(rows[s, phase, t], -1.0)])
                     entries.append((rows[s, phase, t], -float(limit)))
         return entries
 
