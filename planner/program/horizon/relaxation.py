@@ -17,8 +17,8 @@ COARSE, CLOSE = 1e-2, 1e-3
 """Relative distance of the linear program from the bound at which covers are refined, and prices good. [1]"""
 STEP = 0.5
 """How far prices move from the best known to those of the linear program. [1]"""
-CELLS = 6000
-"""Steps of capacity in proofs."""
+CELLS, REFINED_CELLS = 12_000, 2_000
+"""Steps of capacity in proofs, and in looking for covers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -108,7 +108,7 @@ def relax(
 
 def _covers(pool: Pool, weight: Floats, refine: bool) -> Covers:
     found = cover(pool, weight)
-    return refined(pool, weight, found, CELLS // 3) if refine else found
+    return refined(pool, weight, found, REFINED_CELLS) if refine else found
 
 
 def _solved(master: Master, best: tuple[float, Prices, list[Covers]]) -> tuple[Relaxed, Prices]:
