@@ -5,7 +5,8 @@
 Each instance draws GPU types, candidates (TP 1 to 8 in three phases) and a day curve per model; a class needs
 up to about 40 replicas at its peak. It is solved without coupling, GPU by GPU, and then with
 all of it: whole nodes, half of what the popular types would need at the peak in stock, capacity reserved
-once at 0.6 of the price, so many replicas added and removed per hour, and start-ups of 6 minutes.
+once at 0.6 of the price, at most 6 replicas of a pool added or removed per hour, and start-ups of 6 minutes.
+Times are those of the clock, on one thread.
 """
 
 from __future__ import annotations
@@ -17,12 +18,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.program.horizon.problem import Horizon, Offer, Period, Stream
+from benchmarks import heading, spread, verdict
+from planner.program.horizon import Horizon, HorizonSolution, Offer, Period, Stream, solve
+from planner.program.horizon.bill import gpus_used
 from planner.program.problem import Candidate, CapacityCurve, GpuType
 from planner.specs import Phase
 
+UNCOUPLED_TIME, UNCOUPLED_GAP = 30.0, 0.005  # [s], [1]
+COUPLED_TIME, COUPLED_GAP = 120.0, 0.03
 STARTS = (1, 2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 25, 32, 40, 50, 64)
 TENSOR_PARALLEL = (1, 2, 4, 8)
+SCALING = 6  # replicas of a pool per hour, up or down
 STARTUP = 0.1  # [h]
 MEMORY = ((0.2, 1.5), (1.0, 3.0), (3.0, 6.0))  # weights of a small, a middle and a large model [GPUs]
 RESERVED_SHARE = 0.6  # of the price on demand
@@ -98,7 +104,7 @@ def uncoupled(seed: int, types: int, models: int, classes: int, periods: int) ->
         gpu_types=kinds,
         demands=tuple(demands),
         whole_nodes=False,
-        gap=0.005,
+        gap=UNCOUPLED_GAP,
     )
 
 
@@ -120,8 +126,77 @@ def coupled(free: Horizon, peaks: np.ndarray) -> Horizon:
         gpu_types=kinds,
         offers=tuple(Offer(reserved_price=RESERVED_SHARE * (kind.price or 0.0)) for kind in kinds),
         whole_nodes=True,
-        max_added=6,
-        max_removed=6,
+        max_added=SCALING,
+        max_removed=SCALING,
         startup_hours=STARTUP,
-        gap=0.03,
+        gap=COUPLED_GAP,
     )
+
+
+@dataclass(frozen=True)
+class Run:
+    """One solved horizon. Time in s."""
+
+    seconds: float
+    solution: HorizonSolution
+
+
+def measure(horizon: Horizon, time_limit: float) -> Run:
+    started = time.perf_counter()
+    solution = solve(horizon, time_limit=time_limit)
+    return Run(seconds=time.perf_counter() - started, solution=solution)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--types", type=int, default=12)
+    parser.add_argument("--models", type=int, default=3)
+    parser.add_argument("--classes", type=int, default=8)
+    parser.add_argument("--periods", type=int, default=24)
+    arguments = parser.parse_args()
+    free, tied = [], []
+    for seed in range(arguments.seeds):
+        horizon = uncoupled(seed, arguments.types, arguments.models, arguments.classes, arguments.periods)
+        free.append(measure(horizon, UNCOUPLED_TIME))
+        peaks = np.array(gpus_used(horizon, free[-1].solution.replicas)).max(axis=1)
+        bound = coupled(horizon, peaks)
+        tied.append(measure(bound, COUPLED_TIME))
+        _print_line(seed, "uncoupled", free[-1])
+        _print_line(seed, "coupled", tied[-1])
+        _print_stock(bound, tied[-1].solution)
+    _report("uncoupled", free, UNCOUPLED_TIME, UNCOUPLED_GAP)
+    _report("coupled by stock, nodes, reserved capacity, scaling limits", tied, COUPLED_TIME, COUPLED_GAP)
+
+
+def _print_line(seed: int, name: str, run: Run) -> None:
+    found = run.solution
+    static = "" if found.static is None else f"  static costs {found.static.value:,.0f}"
+    print(
+        f"seed {seed}  {name:9}  {run.seconds:6.1f} s  {found.value:10,.0f} USD/day  gap {found.gap:.2%}"
+        f"{static}  (reserved {found.reserved_cost:,.0f}, on demand {found.on_demand_cost:,.0f}, "
+        f"start-ups {found.startup_cost:,.0f})",
+        flush=True,
+    )
+
+
+def _print_stock(horizon: Horizon, solution: HorizonSolution) -> None:
+    """How much of the stock is in use at the peak."""
+    used = gpus_used(horizon, solution.replicas)
+    shares = [
+        f"{max(used[g])} of {kind.max_gpus}"
+        for g, kind in enumerate(horizon.gpu_types)
+        if kind.max_gpus is not None
+    ]
+    print(f"        GPUs in use at the peak where there is a stock: {', '.join(shares)}")
+
+
+def _report(name: str, runs: list[Run], time_target: float, gap_target: float) -> None:
+    seconds, gaps = [run.seconds for run in runs], [run.solution.gap for run in runs]
+    heading(f"{len(runs)} horizons, {name}")
+    print(f"time   {spread(seconds, digits=1)}   {verdict(max(seconds), time_target)}")
+    print(f"gap    {spread([100 * g for g in gaps], '%')}   {verdict(max(gaps), gap_target)}")
+
+
+if __name__ == "__main__":
+    main()

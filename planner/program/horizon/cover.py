@@ -42,8 +42,8 @@ class Covers:
 class _Task:
     """A covering problem with weights >= 0, after groups with negative weights.
 
-    `base` [T, I] replicas already there, of cost `paid` [T]; `weights` [T, I], infinite for those; `demand` [T]
-    and `minimum` [T] what is left.
+    `base` [T, I] replicas already there, of cost `paid` [T]; `weights` [T, I], infinite for those;
+    `demand` [T] and `minimum` [T] what is left.
     """
 
     pool: Pool
@@ -56,7 +56,7 @@ class _Task:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class _Options:
-    """"n replicas of member i": arrays [O], and their costs [T, O]."""
+    """ "n replicas of member i": arrays [O], and their costs [T, O]."""
 
     member: Ints
     n: Ints
@@ -112,7 +112,7 @@ def refined(pool: Pool, weights: Floats, known: Covers, cells: int) -> Covers:
 
 
 def _octaves(task: _Task) -> Iterator[Ints]:
-    """Periods with something left to cover, those together whose demands differ by less than a factor of 2."""
+    """Periods with something left to cover, together where demands differ by less than a factor of 2."""
     open_periods = np.flatnonzero((task.demand > 0) | (task.minimum > 0))
     scale = np.floor(np.log2(np.maximum(task.demand[open_periods], 1e-300)))
     for octave in np.unique(scale):
@@ -291,7 +291,5 @@ def _add(before: Floats, best: Floats, cost: Floats, size: int, n: int) -> None:
         source = before[max(k - n, 0)]
         target = best[k]
         if size < width:
-            np.minimum(
-                target[:, size:], source[:, : width - size] + cost[:, None], out=target[:, size:]
-            )
+            np.minimum(target[:, size:], source[:, : width - size] + cost[:, None], out=target[:, size:])
         np.minimum(target[:, :size], source[:, :1] + cost[:, None], out=target[:, :size])

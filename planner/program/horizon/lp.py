@@ -36,7 +36,7 @@ class GrowingLp:
 
     def __init__(self) -> None:
         with _muted_banner():
-            self._model = highspy.Highs()
+            self._model = highspy.Highs()  # type: ignore[no-untyped-call]
         for name, value in (("output_flag", False), ("threads", THREADS)):
             if self._model.setOptionValue(name, value) != highspy.HighsStatus.kOk:
                 raise SolverError(f"HiGHS does not know the option {name}={value!r}")

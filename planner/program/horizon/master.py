@@ -185,6 +185,6 @@ class Master:
         ]
 
     def _changes(self, period: int) -> list[tuple[int, float]]:
-        """Changes that a period takes part in, by the period that they precede: up into it, down out of it."""
+        """Changes that a period takes part in, by the period after: up into it, down out of it."""
         after = [(after, -1.0) for after, before in self._before.items() if before == period]
         return [(period, 1.0), *after] if period in self._before else after

@@ -149,7 +149,9 @@ def size(horizon: Horizon, limits: Sequence[Sequence[int]]) -> int:
 
 
 def _colocated(horizon: Horizon, s: int, replicas: Replicas) -> bool:
-    pairs = [pair for counts in replicas[s] for pair in zip(horizon.streams[s].candidates, counts, strict=True)]
+    pairs = [
+        pair for counts in replicas[s] for pair in zip(horizon.streams[s].candidates, counts, strict=True)
+    ]
     return any(n and candidate.phase is Phase.COLOCATED for candidate, n in pairs)
 
 
@@ -195,7 +197,9 @@ def _period_rows(
         sign = 1.0 if candidate.phase is Phase.COLOCATED else -1.0
         most = max(sign, 0.0)
         name = f"{label},{candidate.name}"
-        draft.row(f"one_range[{name}]", [*group.used(), *([(mode, sign)] if group.ranges else [])], upper=most)
+        draft.row(
+            f"one_range[{name}]", [*group.used(), *([(mode, sign)] if group.ranges else [])], upper=most
+        )
         for piece, use, extra in group.ranges:
             if extra is not None:
                 width = float(piece.last - piece.first)
@@ -213,7 +217,9 @@ def _period_rows(
             draft.row(f"demand[{label},{phase}]", [*carried, (mode, sign)], lower=max(sign, 0.0))
             least = float(stream.min_replicas_per_pool)
             count = [term for group in pool for term in group.count()]
-            draft.row(f"minimum[{label},{phase}]", [*count, (mode, sign * least)], lower=max(sign, 0.0) * least)
+            draft.row(
+                f"minimum[{label},{phase}]", [*count, (mode, sign * least)], lower=max(sign, 0.0) * least
+            )
     for i, j in sorted(stream.illegal_pairs):
         if groups[i].ranges and groups[j].ranges:
             names = f"{stream.candidates[i].name},{stream.candidates[j].name}"

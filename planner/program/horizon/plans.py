@@ -156,7 +156,9 @@ class Planner:
                     costs = costs + change[:, path[after]]
         current = int(path[period])
         if not np.isfinite(costs[current]):  # the path is broken: nothing to choose from
-            return Choice(library=library, covers=path[period : period + 1], costs=np.zeros(1), current=current)
+            return Choice(
+                library=library, covers=path[period : period + 1], costs=np.zeros(1), current=current
+            )
         merit = costs + library.gpus @ self._linear[:, period]
         merit[current] = -np.inf
         covers = np.argsort(merit, kind="stable")[:COVERS]

@@ -86,7 +86,8 @@ def reduce(horizon: Horizon) -> Reduced:
     makes nothing harder in the others: what is started and stopped between two periods does not grow when
     both counts are cut at the same limit. Streams without any demand need nothing.
     """
-    limits, fronts = [], []
+    limits: list[tuple[int, ...]] = []
+    fronts: list[tuple[Front, ...]] = []
     count = 0
     for s in range(len(horizon.streams)):
         peak = max(horizon.demands[s])
@@ -117,9 +118,7 @@ def _reduced(horizon: Horizon, s: int, peak: float) -> Problem:
     apart = replace(
         problem,
         gpu_types=tuple(problem.gpu_types[g] for g, _ in sizes),
-        candidates=tuple(
-            replace(c, gpu_type=sizes.index((c.gpu_type, c.gpus))) for c in problem.candidates
-        ),
+        candidates=tuple(replace(c, gpu_type=sizes.index((c.gpu_type, c.gpus))) for c in problem.candidates),
     )
     limits = [c.max_replicas for c in without_dominated(apart).candidates]
     kept = tuple(replace(c, max_replicas=n) for c, n in zip(problem.candidates, limits, strict=True))

@@ -91,7 +91,9 @@ def market(horizon: Horizon, reduced: Reduced) -> Market:
     return Market(
         rent=np.array([horizon.price(g) for g in types])[:, None] * hours,
         reserved_price=np.array([reserved_price(horizon, g) for g in types]),
-        most_reserved=np.minimum(np.array([float(most_reserved(horizon, g)) for g in types]) * blocks, needed),
+        most_reserved=np.minimum(
+            np.array([float(most_reserved(horizon, g)) for g in types]) * blocks, needed
+        ),
         owned=np.array([float(horizon.owned(g)) for g in types]) * blocks,
         stock=np.minimum(limits, needed),
         startup=np.array([horizon.startup_hours * horizon.price(g) for g in types]),
@@ -145,7 +147,9 @@ def proven(
         options = []
         for disaggregated in {front.disaggregated for front in fronts}:
             chosen = [front for front in fronts if front.disaggregated is disaggregated]
-            least = np.min([sum(covers[p.index] for p in front.pools) for front in chosen], axis=0)
+            least = np.min(
+                [np.sum([covers[p.index] for p in front.pools], axis=0) for front in chosen], axis=0
+            )
             phases = [PHASES.index(pool.phase) for pool in chosen[0].pools]
             ramps = (horizon.max_added or 0) * prices.grow[s, phases].sum()
             ramps += (horizon.max_removed or 0) * prices.shrink[s, phases].sum()
@@ -157,9 +161,7 @@ def proven(
 def _gpu_terms(shop: Market, prices: Prices) -> float:
     """Least of what is left of u, r and d once their rows are priced."""
     with np.errstate(invalid="ignore"):
-        reserving = np.where(
-            shop.most_reserved > 0, (shop.reserved_price - prices.paid.sum(axis=1)), 0.0
-        )
+        reserving = np.where(shop.most_reserved > 0, (shop.reserved_price - prices.paid.sum(axis=1)), 0.0)
     reserved = np.minimum(reserving, 0.0) * shop.most_reserved
     use = prices.paid - prices.gpu
     used = np.minimum(use, 0.0) * shop.stock[:, None]

@@ -78,7 +78,8 @@ def relax(
 ) -> Relaxed | None:
     """Generate covers until the bound is close, or the monotonic clock shows `until`; at least once.
 
-    `start` is a plan to begin with: its covers keep the first prices sane. Returns None where some pool cannot carry its demand at all: then there is no plan.
+    `start` is a plan to begin with: its covers keep the first prices sane. Returns None where some pool
+    cannot carry its demand at all: then there is no plan.
     """
     master = Master(horizon, reduced, shop)
     if start is not None:

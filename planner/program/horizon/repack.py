@@ -22,7 +22,7 @@ from planner.program.rows import Draft
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Choice:
-    """Covers that a pool may take: `covers` [K] of its library, their `costs` [K] beside GPUs, the `current`."""
+    """Covers that a pool may take: `covers` [K] of its library, and their `costs` [K] beside GPUs."""
 
     library: Library
     covers: Ints
@@ -51,12 +51,12 @@ def repack(
         draft.row(f"one[{c}]", [(column, 1.0) for column in mine], lower=1, upper=1)
         costs += zip(mine, choice.costs.tolist(), strict=True)
         for column, cover in zip(mine, choice.covers, strict=True):
-            for g in np.flatnonzero(choice.library.gpus[cover]):
-                use.setdefault(int(g), []).append((column, -float(choice.library.gpus[cover, g])))
+            for kind in np.flatnonzero(choice.library.gpus[cover]):
+                use.setdefault(int(kind), []).append((column, -float(choice.library.gpus[cover, kind])))
     start = [0.0] * len(draft.columns)
     for choice, mine in zip(choices, columns, strict=True):
         start[mine[int(np.flatnonzero(choice.covers == choice.current)[0])]] = 1.0
-    for g, terms in use.items():
+    for g, terms in sorted(use.items()):
         block, hand = horizon.block(g), int(reserved[g]) + horizon.owned(g)
         most = int(shop.stock[g]) // block
         blocks = draft.column(f"blocks[{g}]", 0, most)
@@ -87,8 +87,8 @@ def _pairs(
     for choice, mine in zip(choices, columns, strict=True):
         library = choice.library
         for column, cover in zip(mine, choice.covers, strict=True):
-            for i in np.flatnonzero(library.counts[cover]):
-                members.setdefault((library.stream, int(library.members[i])), []).append((column, 1.0))
+            for member in library.members[library.counts[cover] > 0].tolist():
+                members.setdefault((library.stream, member), []).append((column, 1.0))
     for s, stream in enumerate(horizon.streams):
         if horizon.demands[s][period]:
             for i, j in sorted(stream.illegal_pairs):

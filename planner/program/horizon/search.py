@@ -6,8 +6,6 @@ import math
 import time
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from planner.errors import SolverError
 from planner.plan import PlanStatus
 from planner.program.backends import LpStatus, solve_lp
@@ -114,9 +112,7 @@ def search(horizon: Horizon, deadline: float, start: Replicas | None = None) -> 
     return found
 
 
-def _decomposed(
-    horizon: Horizon, reduced: Reduced, shop: Market, found: Found, deadline: float
-) -> Found:
+def _decomposed(horizon: Horizon, reduced: Reduced, shop: Market, found: Found, deadline: float) -> Found:
     """Better prices, then better plans."""
     now = time.monotonic()
     until = now + RELAX_SHARE * (deadline - now)
