@@ -92,7 +92,7 @@ LATE_IMPORTS = {
 
 ONLY_IN = {
     "pulp": ("planner.program.backends",),
-    "highspy": ("planner.program.backends",),
+    "highspy": ("planner.program.backends", "planner.program.horizon.lp"),  # duals, and growing programs
     "click": ("planner.cli",),
     "rich": ("planner.cli.output", "planner.report"),
     "yaml": ("planner.documents.yaml_text", "planner.catalog"),
