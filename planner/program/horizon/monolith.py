@@ -32,6 +32,7 @@ class Group:
 
     ranges: tuple[tuple[Piece, int, int | None], ...] = ()
     idle: int | None = None
+    spares: int = 0
 
     def used(self) -> Terms:
         """Terms of "group exists"."""
@@ -49,9 +50,9 @@ class Group:
     def capacity(self, unit: float) -> Iterator[tuple[int, float]]:
         """Terms of the capacity as a share of `unit`."""
         for piece, use, extra in self.ranges:
-            yield use, piece.capacity / unit
+            yield use, piece.capacity[self.spares] / unit
             if extra is not None:
-                yield extra, piece.slope / unit
+                yield extra, piece.slope[self.spares] / unit
 
     def set(self, values: list[float], n: int) -> None:
         """Enter `n` replicas into the columns' values."""
@@ -169,11 +170,11 @@ def _groups(draft: Draft, horizon: Horizon, s: int, t: int, limits: Sequence[int
             yield Group(idle=draft.column(f"idle[{label}]", 0, limit))
         else:
             ranges = []
-            for piece in candidate.curve.pieces(spare=stream.spare_replicas, limit=limit):
+            for piece in candidate.curve.pieces(losses=(stream.spare_replicas,), limit=limit):
                 name, width = f"{label},{piece.first}..{piece.last}", piece.last - piece.first
                 use = draft.column(f"use[{name}]", 0, 1)
                 ranges.append((piece, use, draft.column(f"extra[{name}]", 0, width) if width else None))
-            yield Group(ranges=tuple(ranges))
+            yield Group(ranges=tuple(ranges), spares=stream.spare_replicas)
 
 
 def _mode(draft: Draft, horizon: Horizon, s: int) -> int:
