@@ -35,8 +35,7 @@ class Deployed:
     @property
     def label(self) -> str:
         """What the group is, e.g. "prefill-h100-sxm-tp2-pp2"."""
-        where = self.item.name.replace("@", "-")
-        return f"{self.phase}-{where}-" + str(self.parallelism).lower().replace(" ", "-")
+        return group_label(self.phase, self.item, self.parallelism)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,6 +53,12 @@ class Fleet:
     def service_of(self, group: Deployed) -> Service:
         """The service in the formats of one group."""
         return in_formats(self.service, group)
+
+
+def group_label(phase: Phase, item: FleetItem, parallelism: Parallelism) -> str:
+    """What a group is, e.g. "prefill-h100-sxm-tp2-pp2"."""
+    where = item.name.replace("@", "-")
+    return f"{phase}-{where}-" + str(parallelism).lower().replace(" ", "-")
 
 
 def in_formats(service: Service, group: Deployed) -> Service:

@@ -193,8 +193,7 @@ class Search:
         notes: tuple[str, ...] = (),
     ) -> Plan:
         """A solution as the plan that people get."""
-        assembly = Assembly(self.questions)
-        plan = assembly.plan(solution, self.parts(solution), alternatives, at_half, notes)
+        plan = Assembly(self.questions).plan(solution, self.parts(solution), alternatives, at_half, notes)
         if self.options.current is None:
             return plan
         moves = changes(self.options.current.groups, plan.groups)

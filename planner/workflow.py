@@ -17,6 +17,7 @@ from planner.errors import InfeasibleError, SolverError
 from planner.learning import Factors, Learner, Run
 from planner.plan import Alternative, Plan
 from planner.program import Problem, Solution
+from planner.schedule import solve_schedule
 from planner.search import COLOCATED, DISAGGREGATED, Beside, Compared, Search, SolveOptions
 from planner.specs import ColocatedUse, Objective, Phase, Scenario
 from planner.units import PERCENT
@@ -56,7 +57,10 @@ def solve(scenario: Scenario | LoadedScenario | str | Path, options: SolveOption
         If the solver failed or ran out of time before it had a plan.
     """
     options = options or SolveOptions()
-    first = Search.of(_loaded(scenario), options)
+    loaded = _loaded(scenario)
+    if loaded.scenario.scaling is not None:
+        return solve_schedule(loaded, options)
+    first = Search.of(loaded, options)
     if options.save_lp is not None:
         first.save_program(options.save_lp)
     search, solution = first.holding()
