@@ -19,7 +19,7 @@ HEAD = """
 model: meta-llama/Llama-3.1-8B-Instruct
 workload: {request_rate: RATES, input_tokens: 1000, output_tokens: 200}
 slo: {ttft_ms: {p99: 2000}, tpot_ms: {p99: 60}}
-options: {whole_nodes: false, colocated: only, allowed_tp: [1]}
+options: {whole_nodes: false, colocated: only, allowed_tp: [1], max_pp: 1}
 """
 FLEET = "fleet:\n  - {gpu: h100-sxm, price_per_gpu_hour: 3.0}\n"
 RESERVED = "  - {gpu: h100-sxm, price_class: reserved, price_per_gpu_hour: 1.8}\n"
@@ -111,7 +111,7 @@ models:
     model: meta-llama/Llama-3.1-8B-Instruct
     workload: {request_rate: [2, 90], input_tokens: 1000, output_tokens: 200}
     slo: {ttft_ms: {p99: 2000}, tpot_ms: {p99: 60}}
-options: {whole_nodes: false, colocated: only, allowed_tp: [1]}
+options: {whole_nodes: false, colocated: only, allowed_tp: [1], max_pp: 1}
 fleet: [{gpu: h100-sxm, price_per_gpu_hour: 3.0, max_gpus: STOCK}]
 """
     most = alone(90).num_gpus + alone(2).num_gpus
