@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from itertools import product
 
 import pytest
-from program_brute_force import best_value
+from program_brute_force import best_value, value_of
 from program_golden import BASE, candidate
 from program_instances import rich
 
@@ -258,3 +259,19 @@ def test_throughput_of_two_streams_keeps_their_shares() -> None:
     assert solution.value == solution.rate == pytest.approx(4.0)
     assert solution.flows == (pytest.approx(3.0), pytest.approx(1.0))
     assert build_fleet(asked, (2, 2)).carried == pytest.approx(4.0)
+
+
+def test_of_equal_plans_the_one_with_fewest_groups() -> None:
+    for seed in range(200):
+        asked, best = rich(seed), optimum(seed)
+        if best is None:
+            continue
+        sign = -1 if asked.demand is None else 1
+        tables = product(*(range(c.max_replicas + 1) for c in asked.candidates))
+        groups = [
+            sum(n > 0 for n in chosen)
+            for chosen in tables
+            if (value := value_of(asked, chosen)) is not None
+            and sign * value <= sign * best + 1e-9 * abs(best)
+        ]
+        assert len(solve(asked).used) == min(groups), seed

@@ -84,6 +84,7 @@ def solve_lp(
     time_limit: float | None = None,
     gap: float = 0.0,
     start: Sequence[float] | None = None,
+    max_nodes: int | None = None,
 ) -> LpResult:
     """Minimise `lp`.
 
@@ -97,6 +98,8 @@ def solve_lp(
         Relative gap at which to stop. [1]
     start : sequence of float, optional
         A feasible point to improve on; CBC ignores it.
+    max_nodes : int, optional
+        Of the search tree.
 
     Raises
     ------
@@ -105,9 +108,11 @@ def solve_lp(
     """
     problem, variables = _to_pulp(lp)
     if solver == "highs":
-        return _solve_highs(lp, problem, variables, time_limit=time_limit, gap=gap, start=start)
+        return _solve_highs(
+            lp, problem, variables, time_limit=time_limit, gap=gap, start=start, max_nodes=max_nodes
+        )
     if solver == "cbc":
-        return _solve_cbc(lp, problem, variables, time_limit=time_limit, gap=gap)
+        return _solve_cbc(lp, problem, variables, time_limit=time_limit, gap=gap, max_nodes=max_nodes)
     raise SpecError(f"solver must be 'highs' or 'cbc', got {solver!r}")
 
 
@@ -294,10 +299,13 @@ def _solve_highs(
     time_limit: float | None,
     gap: float,
     start: Sequence[float] | None,
+    max_nodes: int | None,
 ) -> LpResult:
     options: dict[str, Any] = {**_HIGHS_OPTIONS, "threads": THREADS, "mip_rel_gap": gap}
     if time_limit is not None:
         options["time_limit"] = float(time_limit)
+    if max_nodes is not None:
+        options["mip_max_nodes"] = max_nodes
     backend = _Highs(options, variables, start)
     problem.solve(backend)
     model = problem.solverModel
@@ -325,6 +333,7 @@ def _solve_cbc(
     *,
     time_limit: float | None,
     gap: float,
+    max_nodes: int | None,
 ) -> LpResult:
     backend = pulp.COIN_CMD(
         path=pulp.PULP_CBC_CMD.pulp_cbc_path,
@@ -332,6 +341,7 @@ def _solve_cbc(
         timeLimit=time_limit,
         gapRel=gap,
         gapAbs=1e-9,
+        maxNodes=max_nodes,
         threads=None,  # one; CBC may be built without threads and then refuses the option
     )
     if not backend.available():

@@ -17,6 +17,7 @@ from planner.program.heuristic import only_stream, roomiest, simple_plan, tidy
 from planner.program.limits import legal_islands, loss_bound, restrict, tighten, with_limits
 from planner.program.problem import Problem, Solution
 from planner.program.rows import LinearProgram, Row, merged
+from planner.program.simplest import fewest_groups
 from planner.specs import Objective
 
 SLACK = 1e-6
@@ -60,7 +61,10 @@ def solve(problem: Problem, *, solver: str = "highs", time_limit: float | None =
         if outcome.stopped:
             raise SolverError(f"no plan found within the time limit of {time_limit:g} s")
         return None
-    solution = _solution(problem, roomiest(problem, tidy(problem, outcome.fleet)), outcome)
+    fleet = tidy(problem, outcome.fleet)
+    if not outcome.interrupted:
+        fleet = fewest_groups(reduced(problem), fleet, solver=solver, time_limit=time_limit)
+    solution = _solution(problem, roomiest(problem, fleet), outcome)
     verify(problem, solution)
     return solution
 
