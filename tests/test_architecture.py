@@ -71,7 +71,7 @@ LATE_IMPORTS = {
     ("planner.cli.solve", "planner.report.terminal"): "rich, only where tables are printed",
     ("planner.cli.timeline", "planner.report.timeline_plot"): "rich, and matplotlib: only for pictures",
     ("planner.cli.timeline", "planner.report.timeline_text"): "rich, only where text is printed",
-    ("planner.cli.timeline", "planner.evaluation"): "numba: help does without",
+    ("planner.cli.timeline", "planner.standing"): "numba: help does without",
     ("planner.cli.timeline", "planner.simulator.build"): "numba: help does without",
     ("planner.cli.timeline", "planner.simulator.interference"): "numba: help does without",
     ("planner.cli.workload", "planner.report.workload"): "rich, only where tables are printed",
