@@ -109,8 +109,8 @@ def simulate(
         refuse_for_several([s.name for s in standings], given | {"--fail": asked["failures"]} | pictures)
         runs = []
         for standing in standings:
-            with _named(standing, standings):
-                runs.append(_run(standing, asked, plot, timeline, on_stage))
+            with _named(standing, standings, on_stage) as stage:
+                runs.append(_run(standing, asked, plot, timeline, stage))
     cpu = _shares([run.result.requests for run in runs], time.process_time() - started)
     facts = {run.standing.name: run.facts(seconds, series) for run, seconds in zip(runs, cpu, strict=True)}
     if as_json:
@@ -154,10 +154,10 @@ def evaluate(
         refuse_for_several([s.name for s in standings], {"--rate": rate})
         for standing in standings:
             started = time.process_time()
-            with _named(standing, standings):
+            with _named(standing, standings, on_stage) as stage:
                 source = replace(standing.source, seed=seed)
                 facts[standing.name] = _evaluated(
-                    replace(standing, source=source), how, rate, requests, started, on_stage
+                    replace(standing, source=source), how, rate, requests, started, stage
                 )
             titles.append(_title(standing))
     if as_json:
@@ -181,10 +181,10 @@ def _check_pictures(inputs: tuple[Path | None, ...], pictures: tuple[Path | None
 
 
 @contextmanager
-def _named(standing: Standing, among: Sequence[Standing]) -> Iterator[None]:
-    """Say of which of several services something is wrong."""
+def _named(standing: Standing, among: Sequence[Standing], on_stage: Stage) -> Iterator[Stage]:
+    """Say of which of several services something is done, or is wrong."""
     try:
-        yield
+        yield on_stage if len(among) == 1 else lambda stage: on_stage(f"{standing.name}: {stage}")
     except SpecError as error:
         if len(among) == 1:
             raise
@@ -227,7 +227,7 @@ def _run(
     source, notes = source_of(standing, asked)
     setup, confidence = setup_of(standing, asked)
     setup = replace(setup, failures=failures_of(standing, asked["failures"]))
-    on_stage(f"simulating {standing.name}")
+    on_stage("simulating")
     result = interruptible(lambda: _simulated(standing, source, setup, asked["requests"], on_stage))
     if plot is not None or timeline is not None:
         on_stage("drawing")
