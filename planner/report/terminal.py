@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from textwrap import fill
+from textwrap import fill, wrap
 from typing import Any
 
 from rich.console import Console
@@ -25,6 +25,7 @@ from planner.specs import Metric, Objective, Phase, SloTarget, line_name
 from planner.units import GIB, GIGA, HOURS_PER_MONTH, KILO, MEGA, MILLI, PERCENT
 
 NARROWEST = 60
+_FLEET_LINES = 2  # that a fleet may take in a column
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 _UNBOUNDED = 10_000  # columns: wider than any table
 _PHASE_STYLE = {Phase.PREFILL: "dark_orange", Phase.DECODE: "blue", Phase.COLOCATED: "magenta"}
@@ -318,12 +319,13 @@ def _print_power(console: Console, plan: Plan) -> None:
 
 def _print_alternatives(console: Console, plan: Plan) -> None:
     """What the plan is compared with; fleets too long for a column stand below the table."""
-    table = _alternatives_table(plan, fleets=True)
-    needed = console.measure(table, options=console.options.update(width=_UNBOUNDED)).maximum
-    if needed <= console.width:
-        console.print(table)
+    alone = _alternatives_table(plan, fleets=False)
+    taken = console.measure(alone, options=console.options.update(width=_UNBOUNDED)).maximum
+    room = max(console.width - taken, 1)
+    if all(len(wrap(_fleet(a), room)) <= _FLEET_LINES for a in plan.alternatives):
+        console.print(_alternatives_table(plan, fleets=True))
         return
-    console.print(_alternatives_table(plan, fleets=False))
+    console.print(alone)
     console.print()
     told: dict[str, str] = {}
     for a in plan.alternatives:
