@@ -319,7 +319,8 @@ def _failure(standing: Standing, text: str) -> Failure:
 
 
 def _group(standing: Standing, name: str) -> int:
-    near = [full for full in standing.names if full.startswith(name)]
+    starts = (name, f"{standing.fleet.service.name}-{name}")  # which groups of several services begin with
+    near = [full for full in standing.names if full.startswith(starts)]
     if name not in standing.names and len(near) > 1:
         raise SpecError(f"--fail: {name!r} is the start of several groups: {', '.join(near)}")
     try:
