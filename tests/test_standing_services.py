@@ -124,6 +124,19 @@ def test_zones_share_the_requests_of_a_service(zoned: Plan) -> None:
     assert zoned.cost == pytest.approx(sum(standing.cost or math.nan for standing in standings))
 
 
+def test_every_service_replays_its_own_trace(two: Plan, tmp_path: Path) -> None:
+    rows = ["arrived_at,num_prefill_tokens,num_decode_tokens", *(f"{i},{700 + i},20" for i in range(60))]
+    (tmp_path / "digest.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    chat, digest = two.scenario["models"]
+    models = [chat, digest | {"workload": {"trace": "digest.csv", "request_rate": 4}}]
+    drawn, played = standing_plans(replace(two, scenario=two.scenario | {"models": models}), tmp_path)
+    assert drawn.source.trace is None
+    assert played.source.trace is not None
+    assert played.source.replay
+    result = simulate(played)
+    assert (result.requests, result.request_rate) == (60, pytest.approx(4.0, rel=0.05))
+
+
 def test_one_of_several_has_to_be_named(two: Plan, zoned: Plan) -> None:
     assert standing_plan(two, service="digest").offered == 4.0
     with pytest.raises(SpecError, match=r"2 services, of which one has to be named: chat; digest"):
