@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
+
+from planner.errors import SpecError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -37,3 +39,38 @@ def replica_options(command: Command) -> Command:
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def router_options(command: Command) -> Command:
+    """Which part of a plan: one of its services, one of its periods."""
+    options = (
+        click.option(
+            "--service", metavar="NAME", help="Of a plan with several services: this one. Default: all."
+        ),
+        click.option(
+            "--period", metavar="NAME", help="Of a plan with a schedule of rates. Default: the busiest."
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def refuse_for_several(names: Sequence[str], given: Mapping[str, object]) -> None:
+    """Options that make sense for one of several services only.
+
+    Parameters
+    ----------
+    given : mapping
+        Options with their values; None, False and empty ones were not given.
+
+    Raises
+    ------
+    SpecError
+    """
+    asked = [option for option, value in given.items() if value is not None and value not in (False, ())]
+    if len(names) > 1 and asked:
+        raise SpecError(
+            f"{asked[0]}: is for one service, and the plan has {len(names)}: add --service with one of "
+            + "; ".join(names)
+        )

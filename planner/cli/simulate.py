@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from planner.cli.options import Number
+from planner.cli.options import Number, refuse_for_several, router_options
 from planner.cli.output import check_outputs, echo_json, interruptible, progress, width
-from planner.cli.simulation_facts import evaluation_facts, simulation_facts
+from planner.cli.simulation_facts import evaluation_facts, plan_facts, simulation_facts
 from planner.cli.simulation_options import (
     MOST_REQUESTS,
     failed_too_late,
@@ -24,12 +26,12 @@ from planner.cli.simulation_options import (
 from planner.documents.files import file_error
 from planner.documents.trace_times import SCALES
 from planner.errors import SpecError, VerificationError
-from planner.evaluation import LEAST_RATE, MOST_RATE, Standing, standing_file
 from planner.evaluation import evaluate as evaluate_standing
 from planner.simulator.build import Setup
 from planner.simulator.metrics import SimulationResult, measure
 from planner.simulator.run import Stage, run_fleet, simulate_fleet
 from planner.simulator.source import RequestSource
+from planner.standing import LEAST_RATE, MOST_RATE, Standing, of_service, standing_files
 from planner.units import KILO
 
 _SHOWN, _DRAWN = 24, 200  # requests of a timeline, and of its run
@@ -74,12 +76,14 @@ _PICTURES = (".png", ".svg")
 @click.option("--plot", type=click.Path(path_type=Path), help="Picture of the run over time (PNG or SVG).")
 @click.option("--timeline", type=click.Path(path_type=Path), help="Picture of its first requests.")
 @click.option("--series", is_flag=True, help="With --json: figures of every group over time.")
+@router_options
 @setup_options
 def simulate(
     plan: Path,
+    service: str | None,
+    period: str | None,
     plot: Path | None,
     timeline: Path | None,
-    failures: tuple[str, ...],
     series: bool,
     as_json: bool,
     **asked: Any,
@@ -87,8 +91,9 @@ def simulate(
     """Will it hold? Send requests through the fleet of PLAN.
 
     PLAN is a file of `planner solve -o`, or a fleet file; - is standing input. Without options the requests
-    are those that the plan was made for. A trace keeps its own rate unless --rate-scale or --rate says
-    otherwise. Exit code 5: an SLO is missed, or queues grow without end, or the run is too short to tell.
+    are those that the plan was made for, and every service is simulated: the plan holds if each of them
+    does. A trace keeps its own rate unless --rate-scale or --rate says otherwise. Exit code 5: an SLO is
+    missed, or queues grow without end, or the run is too short to tell.
     """
     _check_pictures((plan, asked["trace"]), (plot, timeline))
     if series and not as_json:
@@ -97,31 +102,25 @@ def simulate(
         raise SpecError("standard input is the plan or the trace, not both")
     started = time.process_time()
     with progress("reading") as on_stage:
-        standing = standing_file(plan)
-        source, notes = source_of(standing, asked)
-        setup, confidence = setup_of(standing, asked)
-        setup = replace(setup, failures=failures_of(standing, failures))
-        on_stage("simulating")
-        result = interruptible(lambda: _simulated(standing, source, setup, asked["requests"], on_stage))
-        if plot is not None or timeline is not None:
-            on_stage("drawing")
-            interruptible(lambda: _draw(standing, source, setup, result.requests, plot, timeline))
-    notes = (*notes, *_late_failures(standing, setup, result))
-    facts = simulation_facts(
-        result, standing, source, confidence, time.process_time() - started, notes=notes, series=series
-    )
+        standings = of_service(standing_files(plan, period=period), service)
+        own = ("trace", "unit", "rate", "schedule", "prefix_cache")
+        given = {f"--{name.replace('_', '-')}": asked[name] for name in own}
+        pictures = {"--plot": plot, "--timeline": timeline}
+        refuse_for_several([s.name for s in standings], given | {"--fail": asked["failures"]} | pictures)
+        runs = []
+        for standing in standings:
+            with _named(standing, standings, on_stage) as stage:
+                runs.append(_run(standing, asked, plot, timeline, stage))
+    cpu = _shares([run.result.requests for run in runs], time.process_time() - started)
+    facts = {run.standing.name: run.facts(seconds, series) for run, seconds in zip(runs, cpu, strict=True)}
     if as_json:
-        echo_json(facts)
+        echo_json(plan_facts(facts))
     else:
-        from planner.report.simulation import print_simulation  # rich: only where tables are printed
-
-        print_simulation(facts, _title(standing), width())
+        _print_runs(runs, facts)
         for path in (plot, timeline):
             if path is not None:
                 click.echo(f"\npicture written to {path}")
-    if not result.passed:
-        verdict = "does not hold" if facts["decided"] else "may not hold, the run is too short to tell"
-        raise VerificationError(f"the fleet {verdict}: " + "; ".join(facts["failures"]))
+    _raise_failures(facts)
 
 
 @click.command()
@@ -130,38 +129,44 @@ def simulate(
 @click.option(
     "--requests", type=click.IntRange(_FEWEST, MOST_REQUESTS), help="Of a run. Default: until it is sure."
 )
+@router_options
 @setup_options
 def evaluate(
-    fleet: Path, rate: float | None, requests: int | None, as_json: bool, seed: int, **how: Any
+    fleet: Path,
+    rate: float | None,
+    requests: int | None,
+    service: str | None,
+    period: str | None,
+    as_json: bool,
+    seed: int,
+    **how: Any,
 ) -> None:
     """Score a hand-written or running FLEET: the most it carries within the SLOs, and what breaks first.
 
-    FLEET is a fleet file (groups, model, workload, SLOs; `planner schema fleet`), or a plan; - is standard
-    input. Exit code 5: the fleet carries nothing, or not the rate that its file, or --rate, gives.
+    FLEET is a fleet file (groups, model, workload, SLOs; `planner schema fleet`), or a plan, of which every
+    service is looked at; - is standard input. Exit code 5: the fleet carries nothing, or not the rate that
+    its file, or --rate, gives.
     """
-    started = time.process_time()
+    facts: dict[str, dict[str, Any]] = {}
+    titles = []
     with progress("reading") as on_stage:
-        standing = standing_file(fleet)
-        standing = replace(standing, source=replace(standing.source, seed=seed))
-        setup, confidence = setup_of(standing, how)
-        offered = rate or standing.offered
-        found = interruptible(
-            lambda: evaluate_standing(standing, setup, offered=offered, number=requests, on_stage=on_stage)
-        )
-    facts = evaluation_facts(found, standing, offered, confidence, time.process_time() - started)
+        standings = of_service(standing_files(fleet, period=period), service)
+        refuse_for_several([s.name for s in standings], {"--rate": rate})
+        for standing in standings:
+            started = time.process_time()
+            with _named(standing, standings, on_stage) as stage:
+                source = replace(standing.source, seed=seed)
+                facts[standing.name] = _evaluated(
+                    replace(standing, source=source), how, rate, requests, started, stage
+                )
+            titles.append(_title(standing))
     if as_json:
-        echo_json(facts)
+        echo_json(plan_facts(facts))
     else:
-        from planner.report.simulation import print_evaluation  # rich: only where tables are printed
+        from planner.report.simulation import print_evaluations  # rich: only where tables are printed
 
-        print_evaluation(facts, _title(standing), width())
-    if found.at_offered is not None and not found.at_offered.passed:
-        raise VerificationError(
-            f"the fleet does not carry {offered:,.4g} req/s within its SLOs: "
-            + "; ".join(facts["at_offered"]["failures"])
-        )
-    if found.at_most is None:
-        raise VerificationError("the fleet carries nothing within its SLOs")
+        print_evaluations(list(facts.values()), titles, width())
+    _raise_not_carried(facts)
 
 
 # --------------------------------------------------------------------------------------------
@@ -175,11 +180,127 @@ def _check_pictures(inputs: tuple[Path | None, ...], pictures: tuple[Path | None
     check_outputs(inputs, pictures)
 
 
+@contextmanager
+def _named(standing: Standing, among: Sequence[Standing], on_stage: Stage) -> Iterator[Stage]:
+    """Say of which of several services something is done, or is wrong."""
+    try:
+        yield on_stage if len(among) == 1 else lambda stage: on_stage(f"{standing.name}: {stage}")
+    except SpecError as error:
+        if len(among) == 1:
+            raise
+        raise SpecError(f"{standing.name}: {error}") from None
+
+
 def _title(standing: Standing) -> str:
+    """Service, model and groups."""
     groups = ", ".join(
-        f"{g.replicas} x {g.item.gpu.name} {g.parallelism} {g.phase}" for g in standing.fleet.groups
+        f"{g.replicas} x {g.item.name} {g.parallelism} {g.phase}" for g in standing.fleet.groups
     )
-    return f"{standing.fleet.service.model.name}: {groups}"
+    return ": ".join(dict.fromkeys([standing.name, standing.fleet.service.model.name, groups]))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Run:
+    """One service that was simulated."""
+
+    standing: Standing
+    source: RequestSource
+    confidence: float
+    result: SimulationResult
+    notes: tuple[str, ...]
+
+    def facts(self, cpu_seconds: float, series: bool) -> dict[str, Any]:
+        return simulation_facts(
+            self.result,
+            self.standing,
+            self.source,
+            self.confidence,
+            cpu_seconds,
+            notes=self.notes,
+            series=series,
+        )
+
+
+def _run(
+    standing: Standing, asked: dict[str, Any], plot: Path | None, timeline: Path | None, on_stage: Stage
+) -> _Run:
+    source, notes = source_of(standing, asked)
+    setup, confidence = setup_of(standing, asked)
+    setup = replace(setup, failures=failures_of(standing, asked["failures"]))
+    on_stage("simulating")
+    result = interruptible(lambda: _simulated(standing, source, setup, asked["requests"], on_stage))
+    if plot is not None or timeline is not None:
+        on_stage("drawing")
+        interruptible(lambda: _draw(standing, source, setup, result.requests, plot, timeline))
+    notes = (*notes, *_late_failures(standing, setup, result))
+    return _Run(standing=standing, source=source, confidence=confidence, result=result, notes=notes)
+
+
+def _shares(parts: Sequence[int], whole: float) -> list[float]:
+    """`whole` divided as `parts` are to one another."""
+    return [whole * part / sum(parts) for part in parts]
+
+
+def _print_runs(runs: Sequence[_Run], facts: dict[str, dict[str, Any]]) -> None:
+    from planner.report.simulation import print_simulations  # rich: only where tables are printed
+
+    print_simulations(facts, [_title(run.standing) for run in runs], width())
+
+
+def _raise_failures(facts: dict[str, dict[str, Any]]) -> None:
+    """What was simulated has to hold."""
+    failing = {name: one for name, one in facts.items() if not one["passed"]}
+    if not failing:
+        return
+    decided = any(one["decided"] for one in failing.values())
+    verdict = "does not hold" if decided else "may not hold, the run is too short to tell"
+    raise VerificationError(f"the {_whole(facts)} {verdict}: " + _told(facts, failing))
+
+
+def _whole(facts: dict[str, dict[str, Any]]) -> str:
+    return "plan" if len(facts) > 1 else "fleet"
+
+
+def _told(facts: dict[str, dict[str, Any]], failing: dict[str, dict[str, Any]]) -> str:
+    """What was missed, and where there are several services by which."""
+    alone = len(facts) == 1
+    return "; ".join(
+        miss if alone else f"{name}: {miss}" for name, one in failing.items() for miss in one["failures"]
+    )
+
+
+def _evaluated(
+    standing: Standing,
+    how: dict[str, Any],
+    rate: float | None,
+    number: int | None,
+    started: float,
+    on_stage: Stage,
+) -> dict[str, Any]:
+    setup, confidence = setup_of(standing, how)
+    offered = rate or standing.offered
+    found = interruptible(
+        lambda: evaluate_standing(standing, setup, offered=offered, number=number, on_stage=on_stage)
+    )
+    return evaluation_facts(found, standing, offered, confidence, time.process_time() - started)
+
+
+def _raise_not_carried(facts: dict[str, dict[str, Any]]) -> None:
+    """Fleets have to carry what they are meant for, and something."""
+    failing = {name: one["at_offered"] for name, one in facts.items() if one["passed"] is False}
+    if failing and len(facts) > 1:
+        raise VerificationError(
+            "the plan does not carry its requests within the SLOs: " + _told(facts, failing)
+        )
+    for name, at in failing.items():
+        rate = facts[name]["request_rate"]
+        raise VerificationError(
+            f"the fleet does not carry {rate:,.4g} req/s within its SLOs: " + _told(facts, {name: at})
+        )
+    nothing = [name for name, one in facts.items() if one["at_most"] is None]
+    if nothing:
+        of = f": {'; '.join(nothing)}" if len(facts) > 1 else ""
+        raise VerificationError(f"the {_whole(facts)} carries nothing within its SLOs{of}")
 
 
 def _simulated(

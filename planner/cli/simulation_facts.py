@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from planner.evaluation import Evaluation, Standing
+from planner.evaluation import Evaluation
 from planner.plan import LatencySummary
 from planner.prediction import PoolLoad, overloaded, pool_loads
 from planner.queueing import normal_quantile
@@ -22,6 +22,7 @@ from planner.simulator.metrics import (
 )
 from planner.simulator.source import RequestSource
 from planner.specs import Statistic
+from planner.standing import Standing
 from planner.traces import FEW_REQUESTS
 from planner.units import MILLI
 from planner.verification import failures, milliseconds, slo_check, unserved
@@ -124,6 +125,13 @@ def evaluation_facts(
         "confidence": confidence,
         "cpu_seconds": cpu_seconds,
     }
+
+
+def plan_facts(by_service: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """What is said of a whole plan: of its only service as that is, of several by their names."""
+    if len(by_service) == 1:
+        return next(iter(by_service.values()))
+    return {"services": by_service, "passed": all(one["passed"] for one in by_service.values())}
 
 
 def offered_rate(source: RequestSource) -> float:

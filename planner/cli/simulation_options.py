@@ -16,7 +16,6 @@ from planner.cli.options import Number
 from planner.documents.names import did_you_mean
 from planner.documents.trace_file import read_trace
 from planner.errors import SpecError
-from planner.evaluation import LEAST_RATE, MOST_RATE, Standing
 from planner.queueing import normal_quantile
 from planner.simulator.build import Preemption, Setup
 from planner.simulator.cluster import Failure, LoadMeasure, Router
@@ -24,6 +23,7 @@ from planner.simulator.run import FEWEST_REQUESTS
 from planner.simulator.run import MOST_REQUESTS as MOST_BY_DEFAULT
 from planner.simulator.source import RequestSource
 from planner.specs import Phase, SchedulerPolicy
+from planner.standing import LEAST_RATE, MOST_RATE, Standing
 from planner.traces import Trace
 from planner.transformer import equivalent_tokens
 
@@ -319,7 +319,8 @@ def _failure(standing: Standing, text: str) -> Failure:
 
 
 def _group(standing: Standing, name: str) -> int:
-    near = [full for full in standing.names if full.startswith(name)]
+    starts = (name, f"{standing.fleet.service.name}-{name}")  # which groups of several services begin with
+    near = [full for full in standing.names if full.startswith(starts)]
     if name not in standing.names and len(near) > 1:
         raise SpecError(f"--fail: {name!r} is the start of several groups: {', '.join(near)}")
     try:

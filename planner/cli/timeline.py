@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from planner.cli.options import refuse_for_several, router_options
 from planner.cli.output import echo_json, progress, width
 from planner.documents.files import check_writable, file_error
 from planner.errors import SpecError
@@ -18,6 +19,9 @@ from planner.fleet import Fleet
 from planner.simulator.arrivals import cut
 from planner.simulator.timeline import Timeline
 from planner.specs import Phase
+
+if TYPE_CHECKING:
+    from planner.standing import Standing
 
 _PICTURES = (".png", ".svg")
 _FLEET_REQUESTS = 12
@@ -78,6 +82,7 @@ class _Picture:
 @click.option("--requests", type=int, metavar="N", help=f"Of FLEET's workload; default: {_FLEET_REQUESTS}.")
 @click.option("--seed", type=click.IntRange(0), help="Of FLEET's requests; default: 0.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write a picture here: .png or .svg.")
+@router_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def timeline(
     fleet: Path | None, horizon: float | None, output: Path | None, as_json: bool, **given: Any
@@ -88,29 +93,31 @@ def timeline(
     one for decode. By default the three requests by which disaggregation is often explained.
 
     With FLEET, a fleet file or a plan: the first requests of its workload, on that fleet and, if it is
-    disaggregated, on the same replicas colocated.
+    disaggregated, on the same replicas colocated; of a plan, of each service.
     """
     _check_options(fleet, given)
     if output is not None:
         _check_picture(output)
     with progress("starting") as on_stage:
         if fleet is None:
-            picture = _example(horizon, given, on_stage)
+            pictures = {"": _example(horizon, given, on_stage)}
         else:
-            picture = _of_fleet(fleet, horizon, given, on_stage)
+            pictures = _of_fleets(fleet, horizon, output, given, on_stage)
     if output is not None:
         from planner.report.timeline_plot import save_timeline  # rich and matplotlib: only for pictures
 
+        (picture,) = pictures.values()
         save_timeline(picture.panels, output)
     if as_json:
-        echo_json(_document(picture))
+        documents = {name: _document(picture) for name, picture in pictures.items()}
+        echo_json({"services": documents} if len(documents) > 1 else next(iter(documents.values())))
     else:
-        _print(picture, output)
+        _print_all(pictures, output)
 
 
 def _check_options(fleet: Path | None, given: dict[str, Any]) -> None:
     """Options of the other form are refused."""
-    names = ["requests", "seed"]
+    names = ["requests", "seed", "service", "period"]
     rule = "goes with a FLEET file"
     if fleet is not None:
         names = ["arrivals", "prefill", "decode", "transfer", "chunk"]
@@ -192,18 +199,32 @@ def _numbers(option: str, text: str) -> tuple[int, ...]:
 # Of a fleet
 
 
-def _of_fleet(
-    path: Path, horizon: float | None, given: dict[str, Any], on_stage: Callable[[str], None]
-) -> _Picture:
-    from planner.evaluation import standing_file  # numba: help does without
-    from planner.simulator.build import Setup  # the same
-    from planner.simulator.interference import MOST_REQUESTS, fleet_timelines, stage  # the same
+def _of_fleets(
+    path: Path,
+    horizon: float | None,
+    output: Path | None,
+    given: dict[str, Any],
+    on_stage: Callable[[str], None],
+) -> dict[str, _Picture]:
+    """A picture for each service of a plan, or for the fleet of a file, by name."""
+    from planner.simulator.interference import MOST_REQUESTS  # numba: help does without
+    from planner.standing import of_service, standing_files  # the same
 
     number = _FLEET_REQUESTS if given["requests"] is None else given["requests"]
     if not 1 <= number <= MOST_REQUESTS:
         raise SpecError(f"--requests: a picture has 1 to {MOST_REQUESTS} requests, got {number:,}")
+    standings = of_service(standing_files(path, period=given["period"]), given["service"])
+    refuse_for_several([standing.name for standing in standings], {"--output": output})
     seed = given["seed"] or 0
-    standing = standing_file(path)
+    return {standing.name: _of_fleet(standing, horizon, number, seed, on_stage) for standing in standings}
+
+
+def _of_fleet(
+    standing: Standing, horizon: float | None, number: int, seed: int, on_stage: Callable[[str], None]
+) -> _Picture:
+    from planner.simulator.build import Setup  # numba: help does without
+    from planner.simulator.interference import fleet_timelines, stage  # the same
+
     fleet, setup = standing.fleet, Setup(input_ranges=standing.input_ranges)
     drawn = replace(standing.source, seed=seed).draw(number)
     requests = drawn if drawn.number <= number else cut(drawn, 0, number)  # a trace has what it has
@@ -243,7 +264,17 @@ def _counts(panel: Timeline) -> str:
     return "/".join(f"{tokens:,}" for tokens in panel.tokens)
 
 
-def _print(picture: _Picture, output: Path | None) -> None:
+def _print_all(pictures: Mapping[str, _Picture], output: Path | None) -> None:
+    """Each picture, under its name where there are several."""
+    for k, (name, picture) in enumerate(pictures.items()):
+        if len(pictures) > 1:
+            click.echo(f"{chr(10) if k else ''}{name}\n")
+        _print(picture)
+    if output is not None:
+        click.echo(f"\npicture written to {output}")
+
+
+def _print(picture: _Picture) -> None:
     from planner.report.timeline_text import timeline_text  # rich: only where text is printed
 
     columns = width()
@@ -256,8 +287,6 @@ def _print(picture: _Picture, output: Path | None) -> None:
             click.echo(f"{window:<14}{_counts(colocated):<14}{_counts(disaggregated)}")
     for note in picture.notes:
         click.echo("\n" + click.wrap_text(note, columns))
-    if output is not None:
-        click.echo(f"\npicture written to {output}")
 
 
 def _document(picture: _Picture) -> dict[str, Any]:

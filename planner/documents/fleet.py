@@ -26,7 +26,8 @@ from planner.documents.fleet_schema import (
     FleetGroupDocument,
     FleetPrecisionDocument,
     FleetWorkloadDocument,
-    check_groups,
+    check_each_group,
+    check_pools,
     layout_path,
 )
 from planner.documents.look_ups import Named, look_up_demand, reporting, text_at
@@ -178,30 +179,47 @@ class PlanGroupsDocument(DocumentModel):
 
     @classmethod
     def check(cls, tree: Tree) -> list[Problem]:
-        return check_groups(tree)
+        return check_each_group(tree)
 
 
-def plan_group_problems(
-    tree: Tree, service: Service, engine: Engine, items: Sequence[FleetItem]
-) -> list[Problem]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanFleet:
+    """What stands behind one router of a plan.
+
+    Attributes
+    ----------
+    items : mapping of int to FleetItem
+        By the number of each of its groups in the plan, the GPUs that it takes.
+    """
+
+    service: Service
+    engine: Engine
+    items: Mapping[int, FleetItem]
+
+
+def plan_group_problems(tree: Tree, fleets: Sequence[PlanFleet]) -> list[Problem]:
     """What is wrong with the groups of a plan that somebody may have edited.
 
     Parameters
     ----------
     tree : Tree
         The plan as read.
-    items : sequence of FleetItem
-        GPUs that each of its groups takes.
+    fleets : sequence of PlanFleet
+        Of all its routers; each group belongs to one of them.
     """
     sound, problems = validate(replace(tree, root=only(tree.root, "groups")), PlanGroupsDocument)
+    problems += [problem for fleet in fleets for problem in check_pools(tree, list(fleet.items))]
     if problems or sound is None:
         return problems
-    served = _Served(service.model, service.precision, engine, service.workload)
-    groups = [
-        replace(_group(i, document, item.gpu, served), item=item)
-        for i, (document, item) in enumerate(zip(sound.groups, items, strict=True))
-    ]
-    return _check_groups(tree, served, groups)
+    for fleet in fleets:
+        service = fleet.service
+        served = _Served(service.model, service.precision, fleet.engine, service.workload)
+        groups = [
+            replace(_group(i, sound.groups[i], item.gpu, served), item=item)
+            for i, item in fleet.items.items()
+        ]
+        problems += _check_groups(tree, served, groups)
+    return problems
 
 
 # --------------------------------------------------------------------------------------------

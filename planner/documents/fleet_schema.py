@@ -4,7 +4,7 @@ span several keys."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
@@ -217,28 +217,35 @@ def check_groups(tree: Tree) -> list[Problem]:
     """There is a whole front door, and no group contradicts itself or has the name of another."""
     if tree.get("groups") == []:
         return [tree.problem(("groups",), "the fleet has no group", "list what runs")]
-    problems = [*_check_pools(tree), *_check_names(tree)]
+    return [*check_pools(tree, range(len(tree.entries("groups")))), *check_each_group(tree)]
+
+
+def check_each_group(tree: Tree) -> list[Problem]:
+    """No group contradicts itself or has the name of another."""
+    problems = list(_check_names(tree))
     for i, group in enumerate(tree.entries("groups")):
         if isinstance(group, dict):
             problems += [*_check_layout(tree, i), *_check_count(tree, i), *_check_range(tree, i)]
     return problems
 
 
-def _check_pools(tree: Tree) -> Iterator[Problem]:
-    """Prefill and decode, or colocated."""
-    phases = [tree.get("groups", i, "phase") for i in range(len(tree.entries("groups")))]
+def check_pools(tree: Tree, members: Sequence[int]) -> Iterator[Problem]:
+    """The groups `members` of one front door are prefill and decode, or colocated."""
+    phases = [tree.get("groups", i, "phase") for i in members]
     if not phases or any(phase not in tuple(Phase) for phase in phases):
         return  # reported by the schema
     if Phase.COLOCATED in phases:
         if set(phases) != {Phase.COLOCATED}:
             rule = "cannot stand beside prefill and decode groups"
-            path = ("groups", phases.index(Phase.COLOCATED), "phase")
+            path = ("groups", members[phases.index(Phase.COLOCATED)], "phase")
             yield tree.problem(path, rule, "a front door has one or the other: evaluate them apart")
         return
     for phase, other in ((Phase.PREFILL, Phase.DECODE), (Phase.DECODE, Phase.PREFILL)):
         if phase not in phases:
             rule = f"there are {other} groups, but no {phase} group"
-            yield tree.problem(("groups",), rule, "add one, or make them colocated", show_value=False)
+            whole = len(members) == len(tree.entries("groups"))
+            where: KeyPath = ("groups",) if whole else ("groups", members[0])
+            yield tree.problem(where, rule, "add one, or make them colocated", show_value=False)
 
 
 def _check_names(tree: Tree) -> Iterator[Problem]:

@@ -16,8 +16,8 @@ SAME = 1e-9
 MOST_NODES = 100
 """Of the search tree: a limit that is the same on every machine, as a time is not."""
 MOST_RANGES = 60
-"""Of all groups: larger programs take longer for this than for the plan itself, and gain next to nothing beyond
-what tidying does (no group fewer in 40 programs of 6 GPU types). Exact programs are always asked."""
+"""Of all groups: larger programs take longer for this than for the plan itself, and gain next to nothing
+beyond what tidying does (no group fewer in 40 programs of 6 GPU types). Exact programs are always asked."""
 
 
 def fewest_groups(problem: Problem, fleet: Fleet, *, solver: str, time_limit: float | None) -> Fleet:

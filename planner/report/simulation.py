@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -18,6 +18,29 @@ _STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 _NOTHING = 1e-4  # below, a time is rounding [ms]
 _SHOWN = ("ttft", "tpot", "itl", "e2e")
 _SAME_RATE = 0.01  # by which the rate may differ from the planned one before it is said [1]
+
+
+def print_simulations(by_service: Mapping[str, dict[str, Any]], titles: Sequence[str], width: int) -> None:
+    """Every service of a plan, each under its title; of several, whether all hold."""
+    console = plain_console(width)
+    for k, (facts, title) in enumerate(zip(by_service.values(), titles, strict=True)):
+        if k:
+            console.print()
+        print_simulation(facts, title, width)
+    if len(by_service) > 1:
+        console.print()
+        console.print(_whole(by_service))
+
+
+def _whole(by_service: Mapping[str, dict[str, Any]]) -> Text:
+    """Whether a plan of several services holds."""
+    failing = [name for name, facts in by_service.items() if not facts["passed"]]
+    if not failing:
+        return Text(f"the plan holds: all {len(by_service)} services meet their SLOs", style="bold green")
+    verdict = "THE PLAN DOES NOT HOLD"
+    if not any(by_service[name]["decided"] for name in failing):
+        verdict = "the runs are too short to tell whether the plan holds"
+    return Text(f"{verdict}: {'; '.join(failing)}", style="bold red")
 
 
 def print_simulation(facts: dict[str, Any], title: str, width: int) -> None:
@@ -36,6 +59,22 @@ def print_simulation(facts: dict[str, Any], title: str, width: int) -> None:
     _print_classes(console, facts)
     for note in facts["notes"]:
         console.print(Text(f"note: {note}", style="yellow"))
+
+
+def print_evaluations(each: Sequence[dict[str, Any]], titles: Sequence[str], width: int) -> None:
+    """Every service of a plan, each under its title; of several, how much more traffic the plan carries."""
+    console = plain_console(width)
+    for k, (facts, title) in enumerate(zip(each, titles, strict=True)):
+        if k:
+            console.print()
+        print_evaluation(facts, title, width)
+    if len(each) > 1:
+        least = min(facts["max_request_rate"] / facts["request_rate"] for facts in each)
+        style = "bold green" if all(facts["passed"] for facts in each) else "bold red"
+        console.print()
+        console.print(
+            Text(f"the plan carries {figure(least, 3)} times its requests within the SLOs", style=style)
+        )
 
 
 def print_evaluation(facts: dict[str, Any], title: str, width: int) -> None:

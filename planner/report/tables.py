@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 NARROWEST = 60
-_UNBOUNDED = 10_000  # columns: wider than any table
+UNBOUNDED = 10_000  # columns: wider than any table
 
 
 def plain_console(width: int) -> Console:
@@ -22,7 +22,7 @@ def print_fitting(
     """Print the table that `build` makes, leaving out `optional` columns, first ones first, until it fits."""
     for count in range(len(optional) + 1):
         table = build(frozenset(optional[:count]))
-        needed = console.measure(table, options=console.options.update(width=_UNBOUNDED)).maximum
+        needed = console.measure(table, options=console.options.update(width=UNBOUNDED)).maximum
         if needed <= console.width or count == len(optional):
             console.print(table)
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from textwrap import fill, wrap
 from typing import Any
 
 from rich.console import Console
@@ -22,10 +23,12 @@ from planner.plan import (
     ServicePrediction,
 )
 from planner.report.over_time import print_moves, print_periods
-from planner.report.tables import figure, plain_console, plain_table, print_fitting
+from planner.report.tables import UNBOUNDED, figure, plain_console, plain_table, print_fitting
 from planner.specs import Metric, Objective, Phase, SloTarget, line_name
 from planner.units import GIB, GIGA, KILO, MEGA, MILLI, PERCENT
 
+_FLEET_LINES = 2  # that a fleet may take in a column
+_NO_BREAK = "\N{NO-BREAK SPACE}"
 _PHASE_STYLE = {Phase.PREFILL: "dark_orange", Phase.DECODE: "blue", Phase.COLOCATED: "magenta"}
 _STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 _BINDS = {
@@ -42,7 +45,9 @@ _BINDS = {
 def print_plan(plan: Plan, width: int) -> None:
     """The plan in sections: pools, latencies against SLOs, cost, alternatives, notes."""
     console = plain_console(width)
-    for prediction in plan.predictions:
+    if len(plan.predictions) > 1:
+        _print_heads(console, plan)
+    for prediction in plan.predictions[: len(plan.predictions) == 1]:
         _print_head(console, plan, prediction)
     print_fitting(console, lambda without: _groups_table(plan.groups, without), ("busy", "batch", "req/s"))
     for prediction in plan.predictions:
@@ -60,7 +65,7 @@ def print_plan(plan: Plan, width: int) -> None:
     print_moves(console, plan)
     if plan.alternatives:
         console.print()
-        console.print(_alternatives_table(plan))
+        _print_alternatives(console, plan)
         for line in _verdict(plan):
             console.print(line)
     _print_search(console, plan)
@@ -71,10 +76,38 @@ def print_plan(plan: Plan, width: int) -> None:
 def _print_head(console: Console, plan: Plan, prediction: ServicePrediction) -> None:
     console.print(Text(prediction.service, style="bold"))
     engine = f"{plan.engine} {plan.engine_version}"
-    service = prediction.service.split(", ")[0]
-    groups = [g for g in plan.groups if g.service == service] or plan.groups
-    pools = "colocated" if any(g.phase is Phase.COLOCATED for g in groups) else "disaggregated"
-    console.print(f"{_formats(groups)}; {engine}; {figure(prediction.request_rate)} req/s; {pools}\n")
+    rate = f"{figure(prediction.request_rate)} req/s"
+    console.print(f"{_formats(plan.groups)}; {engine}; {rate}; {_pools(plan.groups)}\n")
+
+
+def _print_heads(console: Console, plan: Plan) -> None:
+    """What each of several services gets, in a line of its own."""
+    title = f"{len(plan.predictions)} services; {plan.engine} {plan.engine_version}\n"
+    console.print(Text(title, style="bold"))
+    print_fitting(console, lambda without: _services_table(plan, without), ("pools",))
+    console.print()
+
+
+def _services_table(plan: Plan, without: frozenset[str]) -> Table:
+    columns = [name for name in ("req/s", "pools", "formats") if name not in without]
+    table = plain_table("service", *columns, right=("req/s",))
+    for p in plan.predictions:
+        groups = _groups_of(plan, p.service)
+        cells = {"req/s": figure(p.request_rate), "pools": _pools(groups), "formats": _formats(groups)}
+        table.add_row(p.service, *(cells[name] for name in columns))
+    return table
+
+
+def _groups_of(plan: Plan, name: str) -> Sequence[Group]:
+    """Groups of a service, or of one zone of it."""
+    if name in {g.service for g in plan.groups}:
+        return [g for g in plan.groups if g.service == name]
+    service, _, zone = name.rpartition(", ")
+    return [g for g in plan.groups if (g.service, g.zone) == (service, zone)] or plan.groups
+
+
+def _pools(groups: Sequence[Group]) -> str:
+    return "colocated" if any(g.phase is Phase.COLOCATED for g in groups) else "disaggregated"
 
 
 def _formats(groups: Sequence[Group]) -> str:
@@ -227,16 +260,28 @@ def _print_cost(console: Console, plan: Plan) -> None:
         if plan.cost_at_half_confidence is not None:
             console.print(f" (${plan.cost_at_half_confidence:,.2f}/h without margin for model error)", end="")
         console.print()
-        for p in plan.predictions:
-            parts = (
-                (p.cost_per_million_input_tokens, "all on input"),
-                (p.cost_per_million_output_tokens, "all on output"),
-                (p.cost_per_million_tokens, "on both"),
-            )
-            priced = [f"${value:.3g} {name}" for value, name in parts if value is not None]
-            of = f" of {p.service}" if len(plan.predictions) > 1 else ""
-            console.print(f"per million tokens{of}: " + ", or ".join(priced))
+        _print_tokens(console, plan.predictions)
     _print_power(console, plan)
+
+
+def _print_tokens(console: Console, predictions: Sequence[ServicePrediction]) -> None:
+    """Cost per million tokens: of one service in a line, of several in a table."""
+    ways = {
+        "all on input": [p.cost_per_million_input_tokens for p in predictions],
+        "all on output": [p.cost_per_million_output_tokens for p in predictions],
+        "on both": [p.cost_per_million_tokens for p in predictions],
+    }
+    if len(predictions) == 1:
+        priced = [f"${value:.3g} {way}" for way, (value,) in ways.items() if value is not None]
+        console.print("per million tokens: " + ", or ".join(priced))
+        return
+    table = plain_table("$ per million tokens", *ways, right=list(ways))
+    for k, p in enumerate(predictions):
+        costs = [values[k] for values in ways.values()]
+        table.add_row(p.service, *("unknown" if cost is None else f"{cost:.3g}" for cost in costs))
+    console.print()
+    console.print(table)
+    console.print()
 
 
 def _print_power(console: Console, plan: Plan) -> None:
@@ -250,16 +295,48 @@ def _print_power(console: Console, plan: Plan) -> None:
     console.print(f"power {figure(plan.power / KILO, 3)} kW ({share}{money})")
 
 
-def _alternatives_table(plan: Plan) -> Table:
+def _print_alternatives(console: Console, plan: Plan) -> None:
+    """What the plan is compared with; fleets too long for a column stand below the table."""
+    alone = _alternatives_table(plan, fleets=False)
+    taken = console.measure(alone, options=console.options.update(width=UNBOUNDED)).maximum
+    room = max(console.width - taken, 1)
+    if all(len(wrap(_fleet(a), room)) <= _FLEET_LINES for a in plan.alternatives):
+        console.print(_alternatives_table(plan, fleets=True))
+        return
+    console.print(alone)
+    console.print()
+    told: dict[str, str] = {}
+    for a in plan.alternatives:
+        fleet = _fleet(a)
+        if fleet in told:
+            console.print(Text(f"{a.name}: as {told[fleet]}"))
+            continue
+        told[fleet] = a.name
+        console.print(Text(f"{a.name}:"))
+        for service in fleet.split("; "):
+            console.print(Text(_indented(service, console.width)))
+    console.print()
+
+
+def _indented(text: str, width: int) -> str:
+    """Wrapped, without breaks between a number of replicas and what they are."""
+    kept = text.replace(" x ", f"{_NO_BREAK}x{_NO_BREAK}")
+    return fill(kept, width, initial_indent="  ", subsequent_indent="    ").replace(_NO_BREAK, " ")
+
+
+def _fleet(alternative: Alternative) -> str:
+    return alternative.reason or alternative.summary
+
+
+def _alternatives_table(plan: Plan, *, fleets: bool) -> Table:
     unit = _unit(plan.objective)
     simulated = any(a.verified is not None for a in plan.alternatives)
-    columns = ("simulated",) if simulated else ()
-    table = plain_table("beside it", unit, "against plan", *columns, "fleet", right=(unit, "against plan"))
+    columns = (*(("simulated",) if simulated else ()), *(("fleet",) if fleets else ()))
+    table = plain_table("beside it", unit, "against plan", *columns, right=(unit, "against plan"))
     for a in plan.alternatives:
         value = "none" if a.value is None else figure(a.value)
-        verdict = {True: "holds", False: "fails", None: "no"}[a.verified]
-        fleet = a.summary if not a.reason else a.reason
-        table.add_row(a.name, value, _against(plan, a), *((verdict,) if simulated else ()), fleet)
+        cells = {"simulated": {True: "holds", False: "fails", None: "no"}[a.verified], "fleet": _fleet(a)}
+        table.add_row(a.name, value, _against(plan, a), *(cells[name] for name in columns))
     return table
 
 
