@@ -181,7 +181,9 @@ class FlightSojourn:
     @property
     def mean(self) -> Floats:
         """[s]"""
-        return np.asarray(self.flight.mean_longest(self.total, self.part) @ self.weights)
+        longest = self.flight.mean_longest(self.total, self.part)
+        known = np.where(self.weights > 0, longest, 0.0)  # what never comes may take for ever
+        return np.asarray(known @ self.weights)
 
     def exceeds(self, time: ArrayLike) -> Floats:
         """``P(T > time)``, at one time or one per distribution. [s -> 1]"""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from planner.documents.files import file_error, read_text
@@ -12,7 +12,7 @@ from planner.documents.tree import Tree
 from planner.documents.yaml_text import dump_yaml, parse_tree
 from planner.errors import SpecError
 from planner.plan import Plan
-from planner.specs import Scenario
+from planner.specs import Period, Scenario, Service
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -42,6 +42,10 @@ def asked_of(source: Source) -> Asked:
     SpecError
         With every problem of the file, or if a plan does not hold its scenario.
     """
+    return _at_peak(_read_asked(source))
+
+
+def _read_asked(source: Source) -> Asked:
     if isinstance(source, Asked):
         return source
     if isinstance(source, Plan):
@@ -57,6 +61,25 @@ def asked_of(source: Source) -> Asked:
         raise file_error(tree.source, "is a fleet of groups, neither a scenario nor a plan")
     loaded = scenario_from_text(text, tree.source, folder=tree.folder)
     return Asked(loaded=loaded, folder=tree.folder, name=tree.source)
+
+
+def _at_peak(asked: Asked) -> Asked:
+    """What is asked at the busiest rate of each service, where the scenario has a schedule of rates.
+
+    A plan over periods is no answer to that.
+    """
+    scenario = asked.loaded.scenario
+    if scenario.scaling is None:
+        return asked
+    services = tuple(_constant(service) for service in scenario.services)
+    loaded = replace(asked.loaded, scenario=replace(scenario, services=services, scaling=None))
+    return replace(asked, loaded=loaded, plan=None, name=f"{asked.name} at the busiest rates")
+
+
+def _constant(service: Service) -> Service:
+    workload = service.workload
+    period = Period(name="constant", hours=1.0, request_rate=workload.request_rate)
+    return replace(service, workload=replace(workload, periods=(period,)))
 
 
 def read_plan(path: str | Path) -> Plan:
