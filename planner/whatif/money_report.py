@@ -11,9 +11,12 @@ from planner.documents.names import did_you_mean
 from planner.documents.scenario import LoadedScenario
 from planner.errors import SpecError
 from planner.plan import Group, NodeUse, Plan
+from planner.specs import PriceClass, line_name
 from planner.units import SECONDS_PER_HOUR
 from planner.whatif.asked import Asked, asked_of, read_asked_plan
 from planner.whatif.money import NO_OVERHEAD, BreakEven, Line, MoneyReport, Power, TokenPrice
+
+ZONE = ", "  # between a service and its zone in the names of a plan's services
 
 
 def money_report(
@@ -50,6 +53,11 @@ def money_report(
         asked = asked_of(plan) if isinstance(plan, Plan) else read_asked_plan(plan)
     if asked.plan is None:
         raise SpecError(f"{asked.name}: is no plan")
+    if asked.plan.periods:
+        raise SpecError(
+            f"{asked.name}: a plan over periods has another bill in each: its keys periods and horizon have "
+            "them, with what is reserved"
+        )
     if power_price is not None:
         _check("power price", power_price, least=0.0)
     _check("pue", pue, least=1.0)
@@ -106,7 +114,7 @@ def _price(use: NodeUse, given: Mapping[str, float]) -> float:
 
 def _lines(plan: Plan, loaded: LoadedScenario, given: Mapping[str, float]) -> tuple[Line, ...]:
     """Groups first, then what is paid for beside them."""
-    uses = {(use.gpu, use.zone): use for use in plan.nodes}
+    uses = {(use.gpu, use.zone, use.price_class): use for use in plan.nodes}
     powers = {item.gpu.name: item.gpu.power for item in loaded.scenario.fleet}
     lines = [_group_line(g, uses, powers, given) for g in plan.groups]
     for use in plan.nodes:
@@ -115,7 +123,7 @@ def _lines(plan: Plan, loaded: LoadedScenario, given: Mapping[str, float]) -> tu
             lines.append(
                 Line(
                     kind="unused",
-                    name=f"unused {use.gpu}",
+                    name=f"unused {line_name(use.gpu, use.zone, use.price_class)}",
                     gpu=use.gpu,
                     zone=use.zone,
                     gpus=unused,
@@ -128,11 +136,11 @@ def _lines(plan: Plan, loaded: LoadedScenario, given: Mapping[str, float]) -> tu
 
 def _group_line(
     group: Group,
-    uses: Mapping[tuple[str, str], NodeUse],
+    uses: Mapping[tuple[str, str, PriceClass], NodeUse],
     powers: Mapping[str, float],
     given: Mapping[str, float],
 ) -> Line:
-    use = uses.get((group.gpu, group.zone))
+    use = uses.get((group.gpu, group.zone, group.price_class))
     if use is None or group.gpu not in powers:
         missing = "nodes" if use is None else "scenario's fleet"
         raise SpecError(f"group {group.name}: the plan's {missing} has no GPU {group.gpu!r}")
@@ -157,7 +165,7 @@ def _tokens(plan: Plan, loaded: LoadedScenario, lines: Sequence[Line]) -> list[T
     lengths = {s.model.name: s.workload.lengths for s in loaded.scenario.services}
     prices = []
     for prediction in plan.predictions:
-        own = lengths.get(prediction.service)
+        own = lengths.get(prediction.service.partition(ZONE)[0])
         if own is None or prediction.request_rate <= 0:
             continue
         requests = prediction.request_rate * SECONDS_PER_HOUR
@@ -174,8 +182,10 @@ def _tokens(plan: Plan, loaded: LoadedScenario, lines: Sequence[Line]) -> list[T
 
 
 def _cost_of(service: str, lines: Sequence[Line]) -> float:
-    """A service's groups, and unused GPUs as far as its GPUs are the cause. [USD/h]"""
-    own = [line for line in lines if line.service == service]
+    """A service's groups, of one zone where its router has only that, and unused GPUs as far as they are the
+    cause. [USD/h]"""
+    name, _, zone = service.partition(ZONE)
+    own = [line for line in lines if line.service == name and zone in ("", line.zone)]
     cost = [line.cost for line in own]
     for unused in (line for line in lines if line.kind == "unused"):
         kind = unused.gpu, unused.zone
