@@ -26,13 +26,13 @@ from planner.program.horizon.relaxation import Relaxed
 from planner.program.horizon.repack import Choice, repack
 from planner.program.problem import POOLS_OF_MODE
 
-PENALTIES = (0.02, 0.1, 0.3, 1.0, 4.0)
+PENALTIES = (0.05, 0.4, 3.0)
 """Price of a replica beyond a scaling limit, in those of a median GPU for a period. [1]"""
 MIXTURES = (0.3, 0.6, 0.8, 0.9, 1.0, 1.0)
 """Share of the bill in what GPUs cost, round by round; the rest is the relaxation's price. [1]"""
 FOLLOW = 100.0
 """How much the first round prefers the relaxation's covers, in prices of the dearest GPU. [1]"""
-REPACK_GAP, REPACK_TIME = 0.002, 1.0  # [1], [s]
+REPACK_GAP, REPACK_TIME = 0.003, 0.6  # [1], [s]
 COVERS = 16
 """Covers per pool in a repacked period."""
 
