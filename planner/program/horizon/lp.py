@@ -18,6 +18,8 @@ from planner.program.backends import THREADS, _muted_banner, _run_interruptibly
 
 Floats = NDArray[np.float64]
 
+PRIMAL = 4
+"""HiGHS's number of the primal simplex: with more columns, the last optimum is a feasible start of it."""
 Entries = Sequence[tuple[int, float]]
 """Rows with their coefficients, of one column."""
 
@@ -37,9 +39,8 @@ class GrowingLp:
     def __init__(self) -> None:
         with _muted_banner():
             self._model = highspy.Highs()  # type: ignore[no-untyped-call]
-        for name, value in (("output_flag", False), ("threads", THREADS)):
-            if self._model.setOptionValue(name, value) != highspy.HighsStatus.kOk:
-                raise SolverError(f"HiGHS does not know the option {name}={value!r}")
+        self._set("output_flag", False)
+        self._set("threads", THREADS)
         self.rows = 0
         self.columns = 0
         self._pending: list[tuple[float, float, Entries]] = []
@@ -67,6 +68,7 @@ class GrowingLp:
         self._flush()
         if _run_interruptibly(self._model):
             raise KeyboardInterrupt
+        self._set("simplex_strategy", PRIMAL)
         status = self._model.getModelStatus()
         if status not in (highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kModelEmpty):
             raise SolverError(f"HiGHS failed on a linear program: {status}")
@@ -76,6 +78,10 @@ class GrowingLp:
             values=np.array(solution.col_value),
             duals=np.array(solution.row_dual),
         )
+
+    def _set(self, name: str, value: bool | int) -> None:
+        if self._model.setOptionValue(name, value) != highspy.HighsStatus.kOk:
+            raise SolverError(f"HiGHS does not know the option {name}={value!r}")
 
     def _flush(self) -> None:
         """Hand pending columns over."""

@@ -13,8 +13,9 @@ STARTS = 8
 def cheapest_path(cost: Floats, change: Floats | None, *, cyclic: bool) -> tuple[float, Ints]:
     """Covers per period at the least sum of `cost` [T, K] and `change` [K, K], and that sum.
 
-    A cost is infinite where a cover does not fit, the sum where there is no way. A cycle is cut where the
-    fewest covers fit, and only the cheapest of those are tried.
+    A cost is infinite where a cover does not fit, the sum where there is no way. A
+    cycle is cut where the fewest covers fit, and only the
+    cheapest of those are tried.
     """
     periods = len(cost)
     if change is None or periods == 1:

@@ -26,8 +26,8 @@ from planner.program.horizon.relaxation import Relaxed
 from planner.program.horizon.repack import Choice, repack
 from planner.program.problem import POOLS_OF_MODE
 
-PENALTIES = (0.02, 0.1, 0.3, 1.0, 4.0)
-"""Price of a replica beyond a scaling limit, in those of a median GPU for a period. [1]"""
+PENALTIES, AGAIN = (0.02, 0.1, 0.3, 1.0, 4.0), (0.3, 3.0)
+"""Price of a replica beyond a scaling limit, in those of a median GPU for a period; at first, later. [1]"""
 MIXTURES = (0.3, 0.6, 0.8, 0.9, 1.0, 1.0)
 """Share of the bill in what GPUs cost, round by round; the rest is the relaxation's price. [1]"""
 FOLLOW = 100.0
@@ -60,14 +60,7 @@ class Planner:
         """Plans, one per round, until the monotonic clock shows `until`; not all of them hold."""
         self._round(0.0, follow=True)
         yield self.replicas()
-        for factor in PENALTIES if self._horizon.limited and self._horizon.transitions else ():
-            self._penalty = factor * self._unit
-            self._repack_all(until)
-            self._enrich()
-            self._round(1.0)
-            self._enrich()
-            yield self.replicas()
-        self._penalty = np.inf
+        yield from self._softly(PENALTIES, until)
         while True:
             for share in MIXTURES:
                 self._round(share, swap=share == 1.0)
@@ -78,6 +71,19 @@ class Planner:
                 self._settle()
                 self._round(1.0)
                 yield self.replicas()
+            yield from self._softly(AGAIN, until)
+
+    def _softly(self, penalties: Sequence[float], until: float) -> Iterator[Replicas]:
+        """Rounds in which going beyond a scaling limit has a price, that rises."""
+        if self._horizon.limited and self._horizon.transitions:
+            for factor in penalties:
+                self._penalty = factor * self._unit
+                self._repack_all(until)
+                self._enrich()
+                self._round(1.0)
+                self._enrich()
+                yield self.replicas()
+            self._penalty = np.inf
 
     def quick(self) -> Iterator[Replicas]:
         """A few plans without repacking."""

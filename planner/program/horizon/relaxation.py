@@ -102,7 +102,9 @@ def relax(
         if stuck or relaxed.objective - best[0] <= (CLOSE if refine else COARSE) * abs(relaxed.objective):
             if refine:
                 return relaxed
-            refine, best = True, None  # estimates without refinement are too high
+            # Estimates without refinement are too high: begin with the best prices once more.
+            refine, prices, best = True, best[1], None
+            continue
         share = STEP if added else 1.0
         prices = clipped(shop, relaxed.prices.mixed(dual, share))
 
