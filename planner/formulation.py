@@ -27,7 +27,14 @@ def questions_of(loaded: LoadedScenario) -> tuple[Question, ...]:
     )
 
 
-def question_of(loaded: LoadedScenario, service: Service, *, asked: int, alone: bool) -> Question:
+def question_of(
+    loaded: LoadedScenario,
+    service: Service,
+    *,
+    asked: int,
+    alone: bool,
+    prompts: tuple[float, float] | None = None,
+) -> Question:
     """What is asked of `service`, which is that number `asked` of the scenario, or a part of it."""
     engine = load_engine(service.engine)
     bare = Question(
@@ -38,6 +45,7 @@ def question_of(loaded: LoadedScenario, service: Service, *, asked: int, alone: 
         candidates=CandidateSet(),
         asked=asked,
         alone=alone,
+        prompts=prompts,
     )
     return with_candidates(bare)
 

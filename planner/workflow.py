@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from planner.assembly import limited_cells
+from planner.buckets import Division
 from planner.documents.scenario import LoadedScenario, read_scenario
 from planner.errors import InfeasibleError, SolverError
 from planner.fleet import Fleet
+from planner.length_split import by_length
 from planner.plan import Alternative, Plan
 from planner.program import Problem, Solution
 from planner.search import COLOCATED, DISAGGREGATED, Beside, Compared, Search, SolveOptions
@@ -67,19 +69,50 @@ def solve(scenario: Scenario | LoadedScenario | str | Path, options: SolveOption
         If the solver failed or ran out of time before it had a plan.
     """
     options = options or SolveOptions()
-    first = Search.of(_loaded(scenario), options)
+    whole = Search.of(_loaded(scenario), options)
+    search = by_length(whole) if whole.scenario.options.length_split else whole
     if options.save_lp is not None:
-        first.save_program(options.save_lp)
-    search, solution = first.holding()
+        search.save_program(options.save_lp)
+    plan = _planned(search)
+    return _or_whole(plan, search, whole)
+
+
+def _planned(search: Search) -> Plan:
+    """The plan of a search, simulated and corrected where that is asked for."""
+    search, solution = search.holding()
     if solution.interrupted:
         return search.assembled(solution)
     compared = search.compared(solution)
-    if not options.verify:
+    if not search.options.verify:
         return compared.plan()
     try:
         return _Verifying(search).plan(compared)
     except KeyboardInterrupt:  # the plan itself is complete
         return compared.plan(("interrupted before the plan was simulated",))
+
+
+def _or_whole(plan: Plan, search: Search, whole: Search) -> Plan:
+    """`plan`, or the plan without the split where corrections made that the better one."""
+    division = search.division
+    unsplit = None if division is None else division.unsplit
+    if unsplit is None or unsplit.value is None or not _worse(plan, unsplit.value):
+        return plan
+    note = "pools for two or more buckets of prompt lengths proved no better than one pool for all"
+    try:
+        other = _planned(replace(whole, division=Division(notes=(note,))))
+    except (InfeasibleError, SolverError, KeyboardInterrupt):
+        return plan
+    return plan if _worse(other, plan.value) and not _fails(plan) else other
+
+
+def _worse(plan: Plan, value: float) -> bool:
+    """Whether a plan does not hold, or a value of the objective is better than its own."""
+    better = value > plan.value if plan.objective is Objective.THROUGHPUT else value < plan.value
+    return better or _fails(plan)
+
+
+def _fails(plan: Plan) -> bool:
+    return plan.verification is not None and not plan.verification.passed
 
 
 def _loaded(scenario: Scenario | LoadedScenario | str | Path) -> LoadedScenario:
@@ -279,7 +312,9 @@ class _Verifying:
                     fleet, unlimited = (
                         question.at_worst(x.fleet) if event.spares else x.fleet for x in (cell, free)
                     )
-                    source = source_of(search.loaded, question.asked, fleet.service.workload, seed)
+                    source = source_of(
+                        search.loaded, question.asked, fleet.service.workload, seed, question.prompts
+                    )
                     result = simulate_plan(fleet, source, z, on_stage, sure=sure)
                     runs.append(_Run(k, name, left, fleet, unlimited, source, result))
         return _Attempt(solution, tuple(runs))

@@ -27,7 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "documents.trace_columns", "documents.trace_times",
     ),
     ("memory", "traffic", "experts", "latent", "program", "fleet"),
-    ("operators",),
+    ("operators", "buckets"),
     ("latency",),
     (
         "capacity",
@@ -45,6 +45,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("lines", "infeasibility", "question", "documents.schemas", "documents.fleet"),
     ("assembly", "formulation"),
     ("search", "verification"),
+    ("length_split",),
     ("workflow", "evaluation"),
     ("report",),
     ("cli",),

@@ -1,0 +1,256 @@
+"""Pools by prompt length: whether dividing a service's prompts saves anything, and where to divide them.
+
+Each bucket becomes a stream of requests with groups of its own. What a bucket costs alone is the value of its
+own program; from that the best division into each number of buckets follows, and the program of all of them
+together, with one stock and shared nodes, says what it really costs. The fewest buckets win whose plan is
+within :data:`WORTH` of the best. Nothing here is simulated.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+from planner.buckets import (
+    Bucket,
+    Division,
+    Partition,
+    bucket_of,
+    cheapest_partitions,
+    edges_of,
+    fewest_within,
+    ranges_of,
+)
+from planner.errors import InfeasibleError, SolverError, SpecError
+from planner.formulation import build_problem, question_of
+from planner.plan import Alternative, LengthBucket, LengthSplit
+from planner.program import Problem, Solution
+from planner.question import Question
+from planner.search import Search
+from planner.specs import Objective
+from planner.units import PERCENT
+
+WORTH = 0.01
+"""Share of the cost that one more bucket has to save. [1]"""
+
+UNSPLIT = "without length split"
+
+FRONT_DOOR = (
+    "each bucket has pools of its own, and what stands before them has to count the tokens of a prompt: llm-d's "
+    "router does with its plugin context-length-aware (enableFiltering: true, and on the pods of a bucket the "
+    "label llm-d.ai/context-length-range), Dynamo with dynamo.global_router, whose grid picks a pool by input "
+    "length (not validated for TensorRT-LLM); vllm-router and the SGLang router have no policy by length, so "
+    "run one for each bucket behind a gateway that counts"
+)
+
+
+def by_length(search: Search) -> Search:
+    """The search for a plan whose prompts are divided by length where that saves something, else `search` with
+    a note that says so.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        If the user stopped a program.
+    """
+    priced = [_Priced(search, k) for k in range(len(search.questions))]
+    found = [one.partitions() for one in priced]
+    if all(len(one.ranges) == 1 for one in priced):
+        return _undivided(search, "prompts hardly differ in length")
+    divided = [_useful(partitions) for partitions in found]
+    counts = max(len(partitions) for partitions in divided)
+    if counts == 1:
+        return _undivided(search, _dearer_apart(found))
+    tried = {}
+    for count in range(1, counts + 1):
+        search.options.on_stage(f"planning for {count} bucket{'s' if count > 1 else ''} of prompt lengths")
+        chosen = [partitions[min(count, len(partitions)) - 1] for partitions in divided]
+        tried[count] = _joint(search, priced, chosen)
+    count = fewest_within({count: one.loss for count, one in tried.items()}, WORTH)
+    if count == 1:
+        return _undivided(search, _dearer_together(tried))
+    return _with_split(tried, count)
+
+
+def _useful(partitions: tuple[Partition, ...]) -> tuple[Partition, ...]:
+    """Divisions of a service, one alone where more parts save nothing."""
+    costs = {k: one.cost for k, one in enumerate(partitions, 1)}
+    return partitions if fewest_within(costs, WORTH) > 1 else partitions[:1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Priced:
+    """Parts of one service of a search and what they cost alone; remembers what it has computed."""
+
+    search: Search
+    asked: int
+    buckets: dict[tuple[int, int], Bucket] = field(default_factory=dict)
+    questions: dict[tuple[int, int], Question] = field(default_factory=dict)
+
+    @property
+    def whole(self) -> Question:
+        return self.search.questions[self.asked]
+
+    @property
+    def ranges(self) -> tuple[tuple[float, float], ...]:
+        """The stretches that parts are made of. [tok]"""
+        return ranges_of(edges_of(self.whole.service.workload.lengths.isl))
+
+    def partitions(self) -> tuple[Partition, ...]:
+        most = self.search.scenario.options.max_length_buckets
+        return cheapest_partitions(self._cost, len(self.ranges), most, WORTH)
+
+    def part(self, first: int, end: int) -> Question:
+        """What is asked of one part; the whole service is the search's own question."""
+        if (first, end) not in self.questions:
+            self.questions[first, end] = self._asked(first, end)
+        return self.questions[first, end]
+
+    def share(self, first: int, end: int) -> float:
+        """Of the requests of the service. [1]"""
+        return self.buckets[first, end].share if (first, end) in self.buckets else 1.0
+
+    def _asked(self, first: int, end: int) -> Question:
+        ranges, loaded = self.ranges, self.search.loaded
+        if (first, end) == (0, len(ranges)):
+            return self.whole
+        service = self.whole.service
+        low, high = ranges[first][0], ranges[end - 1][1]
+        trace = loaded.traces[self.asked] if loaded.traces else None
+        bucket = self.buckets[first, end] = bucket_of(service, low, high, service.label, trace)
+        self.search.options.on_stage(f"pricing the prompts of {bucket.service.label}")
+        return question_of(loaded, bucket.service, asked=self.asked, alone=False, prompts=(low, high))
+
+    def _cost(self, first: int, end: int) -> float:
+        """What the objective makes small, for one part; nodes may be shared with others, so GPUs count.
+
+        With objective throughput: of all that there is, the share that a request per second to the service
+        takes for this part.
+        """
+        try:
+            question = self.part(first, end)
+        except SpecError:  # a trace without such prompts
+            return math.inf
+        problem = replace(build_problem([question], self.search.options.gap), whole_nodes=False)
+        solution = _solved(self.search, problem)
+        if solution is None:
+            return math.inf
+        return _loss(self.search, solution) * (self.share(first, end) if _open_rate(self.search) else 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Joint:
+    """A program of all buckets and its plan; None: infeasible."""
+
+    search: Search
+    solution: Solution | None
+    buckets: tuple[LengthBucket, ...]
+
+    @property
+    def loss(self) -> float:
+        return math.inf if self.solution is None else _loss(self.search, self.solution)
+
+    @property
+    def cost(self) -> float | None:
+        """[USD/h]"""
+        return None if self.solution is None else self.solution.cost
+
+
+def _open_rate(search: Search) -> bool:
+    return search.scenario.objective is Objective.THROUGHPUT
+
+
+def _loss(search: Search, solution: Solution) -> float:
+    """What is to be small."""
+    if not _open_rate(search):
+        return solution.value
+    return 1 / solution.value if solution.value > 0 else math.inf
+
+
+def _solved(search: Search, problem: Problem) -> Solution | None:
+    """The plan of a program; None where there is none."""
+    try:
+        solution = search.solve_quietly(problem)
+    except (InfeasibleError, SolverError):
+        return None
+    if solution.interrupted:
+        raise KeyboardInterrupt
+    return solution
+
+
+def _joint(search: Search, priced: list[_Priced], chosen: list[Partition]) -> _Joint:
+    """One program for the parts of all services."""
+    if all(len(partition.parts) == 1 for partition in chosen):
+        return _Joint(search, _solved(search, search.problem), ())
+    parts = [(one, part) for one, partition in zip(priced, chosen, strict=True) for part in partition.parts]
+    questions = tuple(one.part(*part) for one, part in parts)
+    problem = build_problem(questions, search.options.gap)
+    joint = replace(search, questions=questions, problem=problem)
+    total = sum(q.service.workload.request_rate for q in questions)
+    buckets = tuple(_bucket(q, q.service.workload.request_rate / total) for q in questions)
+    return _Joint(joint, _solved(joint, problem), buckets)
+
+
+def _bucket(question: Question, share: float) -> LengthBucket:
+    low, high = question.prompts or (0.0, math.inf)
+    longest = math.ceil(high) - 1 if math.isfinite(high) else None
+    return LengthBucket(
+        service=question.service.name, shortest=max(math.ceil(low), 1), longest=longest, share=share
+    )
+
+
+# --------------------------------------------------------------------------------------------
+# What is said of it
+
+
+def _with_split(tried: dict[int, _Joint], count: int) -> Search:
+    """The search of the chosen division, with what it is compared with."""
+    chosen, whole = tried[count], tried[1]
+    split = LengthSplit(
+        buckets=chosen.buckets,
+        cost_unsplit=whole.cost,
+        costs={k: one.cost for k, one in tried.items()},
+        front_door=FRONT_DOOR,
+    )
+    if whole.solution is None:
+        reason = "no such fleet meets the scenario"
+        unsplit = Alternative(name=UNSPLIT, value=None, cost=None, summary="none", reason=reason)
+    else:
+        unsplit = Alternative(
+            name=UNSPLIT,
+            value=whole.solution.value,
+            cost=whole.cost,
+            summary=whole.search.described(whole.solution),
+        )
+    return replace(chosen.search, division=Division(split=split, unsplit=unsplit))
+
+
+def _undivided(search: Search, why: str) -> Search:
+    note = f"splitting by length saves nothing here: {why}"
+    return replace(search, division=Division(notes=(note,)))
+
+
+def _dearer_apart(found: list[tuple[Partition, ...]]) -> str:
+    """Of services whose parts cost about as much, or more, alone."""
+    changes = [
+        partitions[1].cost / partitions[0].cost - 1
+        for partitions in found
+        if len(partitions) > 1 and math.isfinite(partitions[0].cost)
+    ]
+    if not changes or not math.isfinite(min(changes)):
+        return "no division has a plan"
+    return f"pools for two buckets of prompt lengths cost {_change(min(changes))}"
+
+
+def _dearer_together(tried: dict[int, _Joint]) -> str:
+    whole, best = tried[1].loss, min(one.loss for count, one in tried.items() if count > 1)
+    if not math.isfinite(best):
+        return "the best division has no plan within what all buckets share"
+    return f"with whole nodes and all that buckets share, the best division costs {_change(best / whole - 1)}"
+
+
+def _change(share: float) -> str:
+    """Against one pool for all prompts."""
+    if abs(share) < 5e-4:
+        return "the same as one for all"
+    return f"{abs(share) * PERCENT:.1f} % {'more' if share > 0 else 'less'} than one for all"
