@@ -16,11 +16,9 @@ import numpy as np
 
 from planner.errors import SpecError
 from planner.lengths import marginal_from_histogram
-from planner.plan import Alternative, LengthSplit, Plan
-from planner.specs import Lengths, Marginal, Objective, Service
+from planner.specs import Lengths, Marginal, Service
 from planner.traces import Trace
 from planner.traffic import thinned_scv
-from planner.units import PERCENT
 
 MOST_EDGES = 4
 """Each further one adds as many parts to price as there are edges."""
@@ -69,8 +67,9 @@ def edges_of(isl: Marginal, most: int = MOST_EDGES) -> tuple[int, ...]:
     taken: list[int] = []
     for k in _places(isl):
         edge = _edge_between(isl.points[k], isl.points[k + 1])
-        distinct = all(max(edge, other) >= DISTINCT * min(edge, other) for other in taken)
-        if edge is not None and distinct and _sides_differ(isl, k) and len(taken) < most:
+        if edge is None or len(taken) == most or not _sides_differ(isl, k):
+            continue
+        if all(max(edge, other) >= DISTINCT * min(edge, other) for other in taken):
             taken.append(edge)
     return tuple(sorted(taken))
 
@@ -287,54 +286,3 @@ def fewest_within(costs: dict[int, float], tolerance: float) -> int:
 def ranges_of(edges: tuple[int, ...]) -> tuple[tuple[float, float], ...]:
     """The stretches between edges: from 0 to the first, to beyond the last. [tok]"""
     return tuple(pairwise([0.0, *map(float, edges), math.inf]))
-
-
-# --------------------------------------------------------------------------------------------
-# What a plan says of it
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Division:
-    """What came of looking for a split; no `split`: one pool serves all prompts, and a note says why.
-
-    Attributes
-    ----------
-    unsplit : Alternative or None
-        The best plan without the split, by prediction.
-    """
-
-    split: LengthSplit | None = None
-    unsplit: Alternative | None = None
-    notes: tuple[str, ...] = ()
-
-    def told(self, plan: Plan) -> Plan:
-        """A plan with its split, the plan that it is compared with, and notes."""
-        beside = () if self.unsplit is None else (self.unsplit,)
-        return replace(
-            plan,
-            split=self.split,
-            alternatives=(*plan.alternatives, *beside),
-            notes=(*self._saving(plan), *self.notes, *plan.notes),
-        )
-
-    def _saving(self, plan: Plan) -> tuple[str, ...]:
-        if self.split is None or self.unsplit is None:
-            return ()
-        number = len(self.split.buckets)
-        said = f"prompts are divided by length among {number} buckets, each of which meets the SLOs: "
-        if self.unsplit.value is None:
-            return (f"{said}no plan without the split does",)
-        change = plan.value / self.unsplit.value - 1
-        unit = _UNITS[plan.objective]
-        return (
-            f"{said}{plan.value:,.6g} {unit} against {self.unsplit.value:,.6g} {unit} without the split "
-            f"({change * PERCENT:+.1f} %)",
-        )
-
-
-_UNITS = {
-    Objective.COST: "USD/h",
-    Objective.GPUS: "GPUs",
-    Objective.POWER: "W",
-    Objective.THROUGHPUT: "req/s",
-}

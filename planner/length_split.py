@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 
 from planner.buckets import (
     Bucket,
-    Division,
     Partition,
     bucket_of,
     cheapest_partitions,
@@ -23,10 +22,10 @@ from planner.buckets import (
 )
 from planner.errors import InfeasibleError, SolverError, SpecError
 from planner.formulation import build_problem, question_of
-from planner.plan import Alternative, LengthBucket, LengthSplit
+from planner.plan import Alternative, LengthBucket, LengthSplit, Plan
 from planner.program import Problem, Solution
 from planner.question import Question
-from planner.search import Search
+from planner.search import NO_SUCH_FLEET, Search
 from planner.specs import Objective
 from planner.units import PERCENT
 
@@ -35,18 +34,101 @@ WORTH = 0.01
 
 UNSPLIT = "without length split"
 
+KEPT_WHOLE = "pools by prompt length proved no better than one pool for all prompts, which is this plan"
+
 FRONT_DOOR = (
-    "each bucket has pools of its own, and what stands before them has to count the tokens of a prompt: llm-d's "
-    "router does with its plugin context-length-aware (enableFiltering: true, and on the pods of a bucket the "
-    "label llm-d.ai/context-length-range), Dynamo with dynamo.global_router, whose grid picks a pool by input "
-    "length (not validated for TensorRT-LLM); vllm-router and the SGLang router have no policy by length, so "
-    "run one for each bucket behind a gateway that counts"
+    "each bucket has pools of its own, and what stands before them has to count the tokens of a prompt: "
+    "llm-d's router does with its plugin context-length-aware (enableFiltering: true, and the label "
+    "llm-d.ai/context-length-range on the pods of a bucket), Dynamo with dynamo.global_router, whose grid "
+    "picks a pool by input length (not validated for TensorRT-LLM); vllm-router has no policy by length, and "
+    "the SGLang router's prefill policy bucket moves its bounds by itself: run one for each bucket behind a "
+    "gateway that counts"
 )
 
+_UNITS = {
+    Objective.COST: "USD/h",
+    Objective.GPUS: "GPUs",
+    Objective.POWER: "W",
+    Objective.THROUGHPUT: "req/s",
+}
 
-def by_length(search: Search) -> Search:
-    """The search for a plan whose prompts are divided by length where that saves something, else `search` with
-    a note that says so.
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Division:
+    """What came of looking for a split; no `split`: one pool serves all prompts, and a note says why.
+
+    Attributes
+    ----------
+    count : int
+        Buckets of a service, at most; what `split.costs` counts.
+    unsplit : Alternative or None
+        The best plan without the split, by prediction.
+    """
+
+    split: LengthSplit | None = None
+    count: int = 1
+    unsplit: Alternative | None = None
+    notes: tuple[str, ...] = ()
+
+    def told(self, plan: Plan) -> Plan:
+        """A plan with its split, the plan that it is compared with, and notes."""
+        beside = () if self.unsplit is None else (self.unsplit,)
+        split = self.split
+        if split is not None:
+            costs = {**split.costs, 1: split.cost_unsplit, self.count: plan.cost}
+            split = replace(split, costs=costs)
+        return replace(
+            plan,
+            split=split,
+            alternatives=(*plan.alternatives, *beside),
+            notes=(*self._saving(plan), *self.notes, *plan.notes),
+        )
+
+    def against(self, other: Plan) -> Division:
+        """Compared with the plan of all prompts as it was simulated and corrected."""
+        groups = (f"{g.replicas} x {g.gpu} {g.parallelism} {g.phase}" for g in other.groups)
+        unsplit = Alternative(
+            name=UNSPLIT,
+            value=other.value,
+            cost=other.cost,
+            summary=", ".join(groups),
+            verified=None if other.verification is None else other.verification.passed,
+        )
+        split = None if self.split is None else replace(self.split, cost_unsplit=other.cost)
+        return replace(self, unsplit=unsplit, split=split)
+
+    def _saving(self, plan: Plan) -> tuple[str, ...]:
+        if self.split is None or self.unsplit is None:
+            return ()
+        number = len(self.split.buckets)
+        said = f"prompts are divided by length among {number} buckets, each of which meets the SLOs: "
+        if self.unsplit.value is None:
+            return (f"{said}no plan without the split does",)
+        change = plan.value / self.unsplit.value - 1
+        unit = _UNITS[plan.objective]
+        return (
+            f"{said}{plan.value:,.6g} {unit} against {self.unsplit.value:,.6g} {unit} without the split "
+            f"({change * PERCENT:+.1f} %)",
+        )
+
+
+def holds(plan: Plan) -> bool:
+    """Whether simulation does not say that a plan fails."""
+    return plan.verification is None or plan.verification.passed
+
+
+def worth_it(plan: Plan, value: float) -> bool:
+    """Whether a divided plan holds and is better enough than a `value` of the objective without a split."""
+    if not holds(plan):
+        return False
+    if plan.objective is Objective.THROUGHPUT:
+        return plan.value * (1 - WORTH) > value
+    return plan.value < value * (1 - WORTH)
+
+
+def by_length(search: Search) -> tuple[Search, Division]:
+    """The search for a plan whose prompts are divided by length, where that saves something, and what to say
+    of it; else `search` itself.
 
     Raises
     ------
@@ -54,9 +136,9 @@ def by_length(search: Search) -> Search:
         If the user stopped a program.
     """
     priced = [_Priced(search, k) for k in range(len(search.questions))]
-    found = [one.partitions() for one in priced]
     if all(len(one.ranges) == 1 for one in priced):
         return _undivided(search, "prompts hardly differ in length")
+    found = [one.partitions() for one in priced]
     divided = [_useful(partitions) for partitions in found]
     counts = max(len(partitions) for partitions in divided)
     if counts == 1:
@@ -203,7 +285,7 @@ def _bucket(question: Question, share: float) -> LengthBucket:
 # What is said of it
 
 
-def _with_split(tried: dict[int, _Joint], count: int) -> Search:
+def _with_split(tried: dict[int, _Joint], count: int) -> tuple[Search, Division]:
     """The search of the chosen division, with what it is compared with."""
     chosen, whole = tried[count], tried[1]
     split = LengthSplit(
@@ -213,8 +295,7 @@ def _with_split(tried: dict[int, _Joint], count: int) -> Search:
         front_door=FRONT_DOOR,
     )
     if whole.solution is None:
-        reason = "no such fleet meets the scenario"
-        unsplit = Alternative(name=UNSPLIT, value=None, cost=None, summary="none", reason=reason)
+        unsplit = Alternative(name=UNSPLIT, value=None, cost=None, summary="none", reason=NO_SUCH_FLEET)
     else:
         unsplit = Alternative(
             name=UNSPLIT,
@@ -222,12 +303,11 @@ def _with_split(tried: dict[int, _Joint], count: int) -> Search:
             cost=whole.cost,
             summary=whole.search.described(whole.solution),
         )
-    return replace(chosen.search, division=Division(split=split, unsplit=unsplit))
+    return chosen.search, Division(split=split, count=count, unsplit=unsplit)
 
 
-def _undivided(search: Search, why: str) -> Search:
-    note = f"splitting by length saves nothing here: {why}"
-    return replace(search, division=Division(notes=(note,)))
+def _undivided(search: Search, why: str) -> tuple[Search, Division]:
+    return search, Division(notes=(f"splitting by length saves nothing here: {why}",))
 
 
 def _dearer_apart(found: list[tuple[Partition, ...]]) -> str:

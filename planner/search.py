@@ -9,7 +9,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from planner.assembly import Assembly
-from planner.buckets import Division
 from planner.candidates import ReplicaChoice
 from planner.documents.files import write_text_atomic
 from planner.documents.scenario import LoadedScenario
@@ -94,16 +93,12 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """One solve: what is asked of each stream of requests, and the program of all.
-
-    `division` is what came of looking for a split by prompt length; None: it was not asked for.
-    """
+    """One solve: what is asked of each stream of requests, and the program of all."""
 
     loaded: LoadedScenario
     questions: tuple[Question, ...]
     problem: Problem
     options: SolveOptions
-    division: Division | None = None
 
     @classmethod
     def of(cls, loaded: LoadedScenario, options: SolveOptions) -> Search:
@@ -166,8 +161,7 @@ class Search:
     ) -> Plan:
         """A solution as the plan that people get."""
         assembly = Assembly(self.questions)
-        plan = assembly.plan(solution, self.parts(solution), alternatives, at_half, notes)
-        return plan if self.division is None else self.division.told(plan)
+        return assembly.plan(solution, self.parts(solution), alternatives, at_half, notes)
 
     def holding(self) -> tuple[Search, Solution]:
         """The program's plan, with capacities lowered until it holds as a whole by prediction."""

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from planner.assembly import limited_cells
-from planner.buckets import Division
 from planner.documents.scenario import LoadedScenario, read_scenario
 from planner.errors import InfeasibleError, SolverError
 from planner.fleet import Fleet
-from planner.length_split import by_length
+from planner.length_split import KEPT_WHOLE, Division, by_length, holds, worth_it
 from planner.plan import Alternative, Plan
 from planner.program import Problem, Solution
 from planner.search import COLOCATED, DISAGGREGATED, Beside, Compared, Search, SolveOptions
@@ -69,12 +68,13 @@ def solve(scenario: Scenario | LoadedScenario | str | Path, options: SolveOption
         If the solver failed or ran out of time before it had a plan.
     """
     options = options or SolveOptions()
-    whole = Search.of(_loaded(scenario), options)
-    search = by_length(whole) if whole.scenario.options.length_split else whole
+    search = whole = Search.of(_loaded(scenario), options)
+    division = None
+    if whole.scenario.options.length_split:
+        search, division = by_length(whole)
     if options.save_lp is not None:
         search.save_program(options.save_lp)
-    plan = _planned(search)
-    return _or_whole(plan, search, whole)
+    return _planned(search) if division is None else _divided(search, whole, division)
 
 
 def _planned(search: Search) -> Plan:
@@ -91,28 +91,24 @@ def _planned(search: Search) -> Plan:
         return compared.plan(("interrupted before the plan was simulated",))
 
 
-def _or_whole(plan: Plan, search: Search, whole: Search) -> Plan:
-    """`plan`, or the plan without the split where corrections made that the better one."""
-    division = search.division
-    unsplit = None if division is None else division.unsplit
-    if unsplit is None or unsplit.value is None or not _worse(plan, unsplit.value):
-        return plan
-    note = "pools for two or more buckets of prompt lengths proved no better than one pool for all"
+def _divided(search: Search, whole: Search, division: Division) -> Plan:
+    """The plan of buckets of prompts, or that of all prompts together where corrections make it as good."""
+    unsplit = None if division.unsplit is None else division.unsplit.value
     try:
-        other = _planned(replace(whole, division=Division(notes=(note,))))
-    except (InfeasibleError, SolverError, KeyboardInterrupt):
-        return plan
-    return plan if _worse(other, plan.value) and not _fails(plan) else other
-
-
-def _worse(plan: Plan, value: float) -> bool:
-    """Whether a plan does not hold, or a value of the objective is better than its own."""
-    better = value > plan.value if plan.objective is Objective.THROUGHPUT else value < plan.value
-    return better or _fails(plan)
-
-
-def _fails(plan: Plan) -> bool:
-    return plan.verification is not None and not plan.verification.passed
+        plan = _planned(search)
+    except (InfeasibleError, SolverError):
+        if unsplit is None:
+            raise
+        return Division(notes=(KEPT_WHOLE,)).told(_planned(whole))
+    if unsplit is None or worth_it(plan, unsplit):
+        return division.told(plan)
+    try:
+        other = _planned(whole)
+    except (InfeasibleError, SolverError, KeyboardInterrupt):  # the first plan is complete
+        return division.told(plan)
+    if worth_it(plan, other.value) or (holds(plan) and not holds(other)):
+        return division.against(other).told(plan)
+    return Division(notes=(KEPT_WHOLE,)).told(other)
 
 
 def _loaded(scenario: Scenario | LoadedScenario | str | Path) -> LoadedScenario:
