@@ -1,4 +1,4 @@
-"""Traffic divided by prompt length: where it may be cut, what each part is, which parts are cheapest together.
+"""Traffic divided by prompt length: where it may be cut, what a part is, which parts are cheapest together.
 
 Pure functions of workloads; what a part costs comes from outside. A bucket is ``low <= isl < high``, the
 router sends it to pools of its own, and these meet the service's SLOs: where every bucket meets a percentile,

@@ -106,7 +106,7 @@ def standing_plan(plan: Plan, folder: Path | None, source_name: str = "plan") ->
             f"{source_name}: the plan serves {len(scenario.services)} models; one can be evaluated"
         )
     (service,) = scenario.services
-    rate = plan.predictions[0].request_rate
+    rate = _request_rate(plan)
     period = replace(service.workload.periods[0], request_rate=rate)
     workload = replace(service.workload, periods=(period,))
     fleet = Fleet(
@@ -122,8 +122,26 @@ def standing_plan(plan: Plan, folder: Path | None, source_name: str = "plan") ->
         confidence=scenario.options.confidence,
         cost=plan.cost,
         offered=rate,
+        input_ranges=_input_ranges(plan),
         longest=tuple(group.max_model_len for group in plan.groups),
     )
+
+
+def _request_rate(plan: Plan) -> float:
+    """Of all prompts. [req/s]"""
+    parts = plan.predictions if plan.split is not None else plan.predictions[:1]
+    return sum(prediction.request_rate for prediction in parts)
+
+
+def _input_ranges(plan: Plan) -> tuple[tuple[float, float], ...]:
+    """Prompts of each group, where the plan divides them by length. [tok]"""
+    if plan.split is None:
+        return ()
+    ranges = {
+        bucket.service: (float(bucket.shortest), math.inf if bucket.longest is None else bucket.longest + 1.0)
+        for bucket in plan.split.buckets
+    }
+    return tuple(ranges.get(group.service, (0.0, math.inf)) for group in plan.groups)
 
 
 def _deployed(scenario: Scenario, group: Group, source_name: str) -> Deployed:
@@ -160,7 +178,7 @@ def _edited_plan(tree: Tree, text: str) -> Standing:
         Also for groups that could not run.
     """
     plan = plan_from_text(text, tree.source, folder=tree.folder)
-    rate = plan.predictions[0].request_rate if plan.predictions else FIRST_RATE
+    rate = _request_rate(plan) if plan.predictions else FIRST_RATE
     if not LEAST_RATE <= rate <= MOST_RATE:
         rule = f"must be {LEAST_RATE:g} to {MOST_RATE:,.0f} req/s"
         raise SpecError.of_file(tree.source, [tree.problem(("services", 0, "request_rate"), rule)])
@@ -173,7 +191,7 @@ def _edited_plan(tree: Tree, text: str) -> Standing:
         raise SpecError.of_file(tree.source, inside) from None
     fleet = standing.fleet
     items = [group.item for group in fleet.groups]
-    if problems := plan_group_problems(tree, fleet.service, fleet.engine, items):
+    if problems := plan_group_problems(tree, fleet.service, fleet.engine, items, standing.input_ranges):
         raise SpecError.of_file(tree.source, problems)
     return standing
 

@@ -92,7 +92,11 @@ def _planned(search: Search) -> Plan:
 
 
 def _divided(search: Search, whole: Search, division: Division) -> Plan:
-    """The plan of buckets of prompts, or that of all prompts together where corrections make it as good."""
+    """The plan of buckets of prompts, or that of all prompts together where it proves as good.
+
+    Where plans are simulated, so are both: corrections may change the one more than the other.
+    """
+    options = search.options
     unsplit = None if division.unsplit is None else division.unsplit.value
     try:
         plan = _planned(search)
@@ -100,9 +104,10 @@ def _divided(search: Search, whole: Search, division: Division) -> Plan:
         if unsplit is None:
             raise
         return Division(notes=(KEPT_WHOLE,)).told(_planned(whole))
-    if unsplit is None or worth_it(plan, unsplit):
+    if unsplit is None or (not options.verify and worth_it(plan, unsplit)):
         return division.told(plan)
     try:
+        options.on_stage("planning for all prompts together")
         other = _planned(whole)
     except (InfeasibleError, SolverError, KeyboardInterrupt):  # the first plan is complete
         return division.told(plan)

@@ -182,7 +182,11 @@ class PlanGroupsDocument(DocumentModel):
 
 
 def plan_group_problems(
-    tree: Tree, service: Service, engine: Engine, items: Sequence[FleetItem]
+    tree: Tree,
+    service: Service,
+    engine: Engine,
+    items: Sequence[FleetItem],
+    input_ranges: Sequence[tuple[float, float]] = (),
 ) -> list[Problem]:
     """What is wrong with the groups of a plan that somebody may have edited.
 
@@ -192,14 +196,17 @@ def plan_group_problems(
         The plan as read.
     items : sequence of FleetItem
         GPUs that each of its groups takes.
+    input_ranges : sequence of (low, high)
+        Prompts of each group, as in :class:`LoadedFleet`; empty: all. [tok]
     """
     sound, problems = validate(replace(tree, root=only(tree.root, "groups")), PlanGroupsDocument)
     if problems or sound is None:
         return problems
     served = _Served(service.model, service.precision, engine, service.workload)
+    ranges = input_ranges or [(0.0, math.inf)] * len(items)
     groups = [
-        replace(_group(i, document, item.gpu, served), item=item)
-        for i, (document, item) in enumerate(zip(sound.groups, items, strict=True))
+        replace(_group(i, document, item.gpu, served), item=item, low=low, high=high)
+        for i, (document, item, (low, high)) in enumerate(zip(sound.groups, items, ranges, strict=True))
     ]
     return _check_groups(tree, served, groups)
 

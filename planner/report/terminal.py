@@ -20,6 +20,7 @@ from planner.plan import (
     PlanStatus,
     ServicePrediction,
 )
+from planner.report.split_text import split_lines
 from planner.specs import Metric, Objective, Phase, SloTarget, line_name
 from planner.units import GIB, GIGA, HOURS_PER_MONTH, KILO, MEGA, MILLI, PERCENT
 
@@ -69,6 +70,10 @@ def print_plan(plan: Plan, width: int) -> None:
     for prediction in plan.predictions:
         _print_head(console, plan, prediction)
     print_fitting(console, lambda without: _groups_table(plan.groups, without), ("busy", "batch", "req/s"))
+    if plan.split is not None:
+        console.print()
+        for line in split_lines(plan.split):
+            console.print(line)
     for prediction in plan.predictions:
         console.print()
         if len(plan.predictions) > 1:
