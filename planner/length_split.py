@@ -100,8 +100,8 @@ class Division:
     def _saving(self, plan: Plan) -> tuple[str, ...]:
         if self.split is None or self.unsplit is None:
             return ()
-        number = len(self.split.buckets)
-        said = f"prompts are divided by length among {number} buckets, each of which meets the SLOs: "
+        parts = [b.service for b in self.split.buckets if b.shortest > 1 or b.longest is not None]
+        said = f"prompts are divided by length ({', '.join(parts)}), and each part meets the SLOs: "
         if self.unsplit.value is None:
             return (f"{said}no plan without the split does",)
         change = plan.value / self.unsplit.value - 1
