@@ -57,6 +57,14 @@ class Bucket:
 # Where prompts may be cut
 
 
+def prompts_of(service: Service, trace: Trace | None) -> Marginal:
+    """Prompt lengths of a service: those of its trace, where there is one; of a table of quantiles there may
+    be lengths that no request has."""
+    if trace is None:
+        return service.workload.lengths.isl
+    return marginal_from_histogram(np.maximum(trace.isl, 1).tolist(), [1.0] * trace.requests)
+
+
 def edges_of(isl: Marginal, most: int = MOST_EDGES) -> tuple[int, ...]:
     """Lengths at which prompts may be divided, ascending; each is the first of the longer side. [tok]
 
@@ -149,7 +157,8 @@ def bucket_of(service: Service, low: float, high: float, name: str, trace: Trace
         If there are no such requests.
     """
     workload = service.workload
-    lengths, share = _seen(trace, low, high) if trace is not None else _by_trend(workload.lengths, low, high)
+    whole = workload.lengths
+    lengths, share = _by_trend(whole, low, high) if trace is None else _seen(whole, trace, low, high)
     thinner = replace(
         workload,
         lengths=lengths,
@@ -189,20 +198,26 @@ def _by_trend(whole: Lengths, low: float, high: float) -> tuple[Lengths, float]:
     return replace(whole, isl=isl, osl=osl, isl_per_output_token=seen), share
 
 
-def _seen(trace: Trace, low: float, high: float) -> tuple[Lengths, float]:
-    """Lengths of a bucket and its share as a trace has them."""
+def _seen(whole: Lengths, trace: Trace, low: float, high: float) -> tuple[Lengths, float]:
+    """Lengths of a bucket and its share as a trace has them; engines take the longest that may be sent."""
     part = trace.between(low, high)
     if not part.requests:
         raise SpecError(f"{trace.name}: no prompt has from {low:g} to below {high:g} tokens")
     prompts, outputs = (np.maximum(x, 1).astype(np.float64) for x in (part.isl, part.osl))
     once = [1.0] * part.requests
-    lengths = Lengths(
-        isl=marginal_from_histogram(prompts.tolist(), once),
-        osl=marginal_from_histogram(outputs.tolist(), once),
+    isl, osl = (marginal_from_histogram(x.tolist(), once) for x in (prompts, outputs))
+    lengths = replace(
+        whole,
+        isl=replace(isl, longest=max(_longest(whole.isl, high), isl.maximum)),
+        osl=replace(osl, longest=max(whole.osl.maximum, osl.maximum)),
         isl_per_output_token=float(prompts @ outputs / outputs.sum()),
-        longest_request=float((prompts + outputs).max()),
     )
     return lengths, part.requests / trace.requests
+
+
+def _longest(marginal: Marginal, high: float) -> float:
+    """The last whole length below `high`, or the longest of all. [tok]"""
+    return min(marginal.maximum, math.ceil(high) - 1 if math.isfinite(high) else math.inf)
 
 
 def _variance(marginal: Marginal) -> float:

@@ -18,6 +18,7 @@ from planner.buckets import (
     cheapest_partitions,
     edges_of,
     fewest_within,
+    prompts_of,
     ranges_of,
 )
 from planner.errors import InfeasibleError, SolverError, SpecError
@@ -27,6 +28,7 @@ from planner.program import Problem, Solution
 from planner.question import Question
 from planner.search import NO_SUCH_FLEET, Search
 from planner.specs import Objective
+from planner.traces import Trace
 from planner.units import PERCENT
 
 WORTH = 0.01
@@ -176,7 +178,12 @@ class _Priced:
     @property
     def ranges(self) -> tuple[tuple[float, float], ...]:
         """The stretches that parts are made of. [tok]"""
-        return ranges_of(edges_of(self.whole.service.workload.lengths.isl))
+        return ranges_of(edges_of(prompts_of(self.whole.service, self.trace)))
+
+    @property
+    def trace(self) -> Trace | None:
+        """Requests of the service, where they are known."""
+        return self.search.loaded.traces[self.asked] if self.search.loaded.traces else None
 
     def partitions(self) -> tuple[Partition, ...]:
         most = self.search.scenario.options.max_length_buckets
@@ -193,15 +200,16 @@ class _Priced:
         return self.buckets[first, end].share if (first, end) in self.buckets else 1.0
 
     def _asked(self, first: int, end: int) -> Question:
-        ranges, loaded = self.ranges, self.search.loaded
+        ranges = self.ranges
         if (first, end) == (0, len(ranges)):
             return self.whole
         service = self.whole.service
         low, high = ranges[first][0], ranges[end - 1][1]
-        trace = loaded.traces[self.asked] if loaded.traces else None
-        bucket = self.buckets[first, end] = bucket_of(service, low, high, service.label, trace)
+        bucket = self.buckets[first, end] = bucket_of(service, low, high, service.label, self.trace)
         self.search.options.on_stage(f"pricing the prompts of {bucket.service.label}")
-        return question_of(loaded, bucket.service, asked=self.asked, alone=False, prompts=(low, high))
+        return question_of(
+            self.search.loaded, bucket.service, asked=self.asked, alone=False, prompts=(low, high)
+        )
 
     def _cost(self, first: int, end: int) -> float:
         """What the objective makes small, for one part; nodes may be shared with others, so GPUs count.
@@ -264,6 +272,8 @@ def _joint(search: Search, priced: list[_Priced], chosen: list[Partition]) -> _J
     """One program for the parts of all services."""
     if all(len(partition.parts) == 1 for partition in chosen):
         return _Joint(search, _solved(search, search.problem), ())
+    if not all(math.isfinite(partition.cost) for partition in chosen):
+        return _Joint(search, None, ())  # one of the parts has no plan, or no requests
     parts = [(one, part) for one, partition in zip(priced, chosen, strict=True) for part in partition.parts]
     questions = tuple(one.part(*part) for one, part in parts)
     problem = build_problem(questions, search.options.gap)

@@ -16,13 +16,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner.buckets import bucket_of, cheapest_partitions, conditioned, edges_of, fewest_within, ranges_of
+from planner import length_split
+from planner.buckets import (
+    bucket_of,
+    cheapest_partitions,
+    conditioned,
+    edges_of,
+    fewest_within,
+    prompts_of,
+    ranges_of,
+)
 from planner.documents.plan import dump_plan, plan_from_text
 from planner.documents.scenario import scenario_from_text
 from planner.documents.trace_file import read_trace
 from planner.errors import SpecError
 from planner.evaluation import simulate, standing_plan
-from planner.length_split import KEPT_WHOLE, UNSPLIT, WORTH
+from planner.length_split import KEPT_WHOLE, UNSPLIT, WORTH, by_length
 from planner.lengths import independent, marginal_fixed, marginal_from_histogram, marginal_lognormal
 from planner.plan import Plan
 from planner.report.terminal import print_plan
@@ -149,8 +158,9 @@ def test_outputs_never_change_beyond_reason():
 
 def test_parts_of_a_trace_are_as_the_trace_has_them():
     trace = read_trace(TRACE)
-    whole = service(independent(marginal_fixed(1), marginal_fixed(1)))
-    parts = parts_of(whole, (MIDDLE, LONG), trace)
+    most = int((trace.isl + trace.osl).max())
+    lengths = independent(marginal_fixed(trace.isl.max()), marginal_fixed(trace.osl.max()))
+    parts = parts_of(service(replace(lengths, longest_request=most)), (MIDDLE, LONG), trace)
     assert math.fsum(part.share for part in parts) == pytest.approx(1, abs=1e-12)
     for part in parts:
         own = part.service.workload.lengths
@@ -160,7 +170,7 @@ def test_parts_of_a_trace_are_as_the_trace_has_them():
         assert own.isl.mean == pytest.approx(isl.mean(), rel=1e-9)
         assert own.osl.mean == pytest.approx(osl.mean(), rel=1e-9)
         assert own.isl_per_output_token == pytest.approx(isl @ osl / osl.sum())
-        assert own.longest == (isl + osl).max()
+        assert own.longest == min(own.isl.maximum + trace.osl.max(), most)
 
 
 def test_a_part_without_requests_is_refused():
@@ -231,6 +241,16 @@ def test_edges_ascend_and_their_sides_differ(cv):
         (short, _), (long, _) = conditioned(isl, 0, edge), conditioned(isl, edge, math.inf)
         assert long.mean >= 1.5 * short.mean
     assert all(b >= 1.25 * a for a, b in itertools.pairwise(edges))
+
+
+def test_a_trace_is_divided_where_it_has_requests():
+    trace = read_trace(TRACE)
+    gap = replace(trace, isl=np.where(trace.isl < 1500, 500, 16_000))
+    (table,) = scenario_from_text(json.dumps(TWO_KINDS)).scenario.services
+    edges = edges_of(prompts_of(table, gap))
+    assert len(edges) == 1
+    assert all(gap.between(low, high).requests for low, high in ranges_of(edges))
+    assert prompts_of(table, None) == table.workload.lengths.isl
 
 
 def test_no_edge_divides_a_point():
@@ -398,8 +418,6 @@ def test_services_are_divided_each_by_itself():
 
 
 def test_every_bucket_is_a_stream_with_its_share():
-    from planner.length_split import by_length
-
     whole = Search.of(scenario_from_text(json.dumps(TWO_KINDS)), QUICK)
     search, division = by_length(whole)
     assert division.split is not None
@@ -408,6 +426,13 @@ def test_every_bucket_is_a_stream_with_its_share():
     (_, middle), (again, end) = (q.prompts for q in search.questions)
     assert (again, end) == (middle, math.inf)
     assert search.problem.demand == pytest.approx(20)
+
+
+def test_a_part_without_a_plan_spoils_only_its_division(monkeypatch):
+    monkeypatch.setattr(length_split, "edges_of", lambda _isl: (2000, 3000))
+    plan = solve(scenario_from_text(json.dumps(TWO_KINDS)), QUICK)  # nothing lies between the two
+    assert plan.split is not None
+    assert len(plan.split.buckets) == 2
 
 
 def test_a_plan_with_a_split_survives_its_file():
