@@ -30,12 +30,13 @@ from planner.documents.plan import dump_plan, plan_from_text
 from planner.documents.scenario import scenario_from_text
 from planner.documents.trace_file import read_trace
 from planner.errors import SpecError
-from planner.evaluation import simulate, standing_plan
+from planner.evaluation import setup_of, simulate, standing_plan
 from planner.length_split import KEPT_WHOLE, UNSPLIT, WORTH, by_length
 from planner.lengths import independent, marginal_fixed, marginal_from_histogram, marginal_lognormal
 from planner.plan import Plan
 from planner.report.terminal import print_plan
 from planner.search import Search, SolveOptions
+from planner.simulator.build import cluster_of
 from planner.specs import Lengths, Marginal, Metric, Period, Phase, Service, Workload
 from planner.verification import source_of
 from planner.workflow import solve
@@ -464,11 +465,23 @@ def test_groups_of_a_plan_take_their_prompts_only():
     ranges = {plan.split.buckets[0].service: (1.0, edge), plan.split.buckets[1].service: (edge, math.inf)}
     assert standing.input_ranges == tuple(ranges[g.service] for g in plan.groups)
     result = simulate(standing, requests=20_000)
-    rates = dict.fromkeys(ranges, 0.0)
-    services = {g.name: g.service for g in plan.groups if g.phase is Phase.PREFILL}
-    for use in (use for use in result.groups if use.phase is Phase.PREFILL):
-        rates[services[use.name]] += use.request_rate
-    assert list(rates.values()) == pytest.approx([14, 6], rel=0.1)
+    services = {g.name: g.service for g in plan.groups}
+    for phase in (Phase.PREFILL, Phase.DECODE):
+        rates = dict.fromkeys(ranges, 0.0)
+        for use in (use for use in result.groups if use.phase is phase):
+            rates[services[use.name]] += use.request_rate
+        assert list(rates.values()) == pytest.approx([14, 6], rel=0.1)
+
+
+def test_a_group_serves_prompts_below_its_upper_bound_and_hands_over_within_its_bucket():
+    standing = standing_plan(plan_of(TWO_KINDS), None)
+    cluster = cluster_of(standing.fleet, setup_of(standing, 0.0), names=standing.names)
+    edge = plan_of(TWO_KINDS).split.buckets[0].longest
+    for i, one in enumerate(cluster.groups):
+        assert (one.least, one.most) in ((1, edge), (edge + 1, 2**31 - 1))
+        for j, other in enumerate(cluster.groups):
+            pairs = one.phase is Phase.PREFILL and other.phase is Phase.DECODE
+            assert (cluster.pair_rates[i, j] > 0) == (pairs and one.least == other.least)
 
 
 @pytest.mark.slow
