@@ -32,7 +32,13 @@ def questions_of(loaded: LoadedScenario, build: Build = build_candidates) -> tup
 
 
 def question_of(
-    loaded: LoadedScenario, service: Service, *, asked: int, alone: bool, build: Build = build_candidates
+    loaded: LoadedScenario,
+    service: Service,
+    *,
+    asked: int,
+    alone: bool,
+    build: Build = build_candidates,
+    prompts: tuple[float, float] | None = None,
 ) -> Question:
     """What is asked of `service`, which is that number `asked` of the scenario, or a part of it."""
     engine = load_engine(service.engine)
@@ -44,6 +50,7 @@ def question_of(
         candidates=CandidateSet(),
         asked=asked,
         alone=alone,
+        prompts=prompts,
     )
     return with_candidates(bare, build)
 

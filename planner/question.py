@@ -12,6 +12,7 @@ from planner.fleet import Deployed, Fleet
 from planner.program import Solution
 from planner.queueing import normal_quantile
 from planner.specs import Engine, FleetItem, Objective, Scenario, Service, SpareScope
+from planner.traffic import thinned_scv
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,8 @@ class Question:
         Index of the scenario's service that this is, or is a part of.
     alone : bool
         Whether a plan answers nothing else.
+    prompts : tuple of (low, high) or None
+        Prompts of the scenario's service that it is asked for, ``low <= isl < high``; None: all. [tok]
     """
 
     scenario: Scenario
@@ -42,6 +45,7 @@ class Question:
     candidates: CandidateSet
     asked: int = 0
     alone: bool = True
+    prompts: tuple[float, float] | None = None
 
     @property
     def planned_z(self) -> float:
@@ -144,12 +148,9 @@ def at_rate(service: Service, rate: float) -> Service:
 
 
 def part_of(service: Service, rate: float) -> Service:
-    """A random part of the requests of `service`, at `rate` [req/s].
-
-    A share q of a renewal stream has a squared coefficient of variation of ``1 + q (c^2 - 1)``.
-    """
+    """A random part of the requests of `service`, at `rate` [req/s]."""
     workload = service.workload
     share = min(rate / workload.request_rate, 1.0) if workload.request_rate > 0 else 1.0
-    scv = 1 + share * (workload.arrival_scv - 1)
+    scv = thinned_scv(workload.arrival_scv, share)
     thinner = replace(service, workload=replace(workload, arrival_scv=scv))
     return at_rate(thinner, rate)

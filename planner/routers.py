@@ -10,13 +10,15 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from planner.buckets import bucket_of, label_of
 from planner.documents.names import did_you_mean, unknown_name
 from planner.documents.scenario import LoadedScenario
 from planner.documents.tree import KeyPath, Tree, dotted
 from planner.errors import Problem, SpecError
-from planner.plan import Group, PeriodPlan, Plan
+from planner.plan import Group, LengthBucket, LengthSplit, PeriodPlan, Plan
 from planner.question import at_rate, part_of
 from planner.specs import FleetItem, Phase, Scenario, Service
+from planner.traces import Trace
 
 _BETWEEN = ", "  # a service and its zone in the name of a router
 
@@ -50,6 +52,32 @@ class ReadPlan:
         line = 0 if self.tree is None else self.tree.line(path)
         told = repr(value) if value else ""
         return Problem(key=dotted(path), rule=rule, value=told, line=line, suggestion=hint)
+
+
+def divided(loaded: LoadedScenario, split: LengthSplit | None) -> LoadedScenario:
+    """A scenario whose services are divided by prompt length as a plan divides them."""
+    if split is None:
+        return loaded
+    services: list[Service] = []
+    traces: list[Trace | None] = []
+    replays: list[bool] = []
+    for k, service in enumerate(loaded.scenario.services):
+        trace = loaded.traces[k] if loaded.traces else None
+        replay = bool(loaded.replays) and loaded.replays[k]
+        own = [_range(b) for b in split.buckets if b.service == label_of(service.label, *_range(b))]
+        services += [bucket_of(service, low, high, service.label, trace).service for low, high in own]
+        traces += [None if trace is None else trace.between(low, high) for low, high in own]
+        if not own:
+            services.append(service)
+            traces.append(trace)
+        replays += [replay] * max(len(own), 1)
+    scenario = replace(loaded.scenario, services=tuple(services))
+    return replace(loaded, scenario=scenario, traces=tuple(traces), replays=tuple(replays))
+
+
+def _range(bucket: LengthBucket) -> tuple[float, float]:
+    """Prompts of a bucket, ``low <= isl < high``. [tok]"""
+    return float(bucket.shortest), math.inf if bucket.longest is None else bucket.longest + 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

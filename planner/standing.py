@@ -24,7 +24,7 @@ from planner.fleet import Deployed, Fleet
 from planner.latency import decode_step_time
 from planner.operators import ReplicaSet
 from planner.plan import Group, Plan
-from planner.routers import ReadPlan, Router, item_of, routers_of
+from planner.routers import ReadPlan, Router, divided, item_of, routers_of
 from planner.simulator.source import RequestSource
 from planner.specs import Engine, FleetItem, Metric, Phase, Precision
 from planner.traffic import Traffic
@@ -164,9 +164,8 @@ def _read(plan: Plan, folder: Path | None, source_name: str, tree: Tree | None =
         raise SpecError(f"{source_name}: the plan does not hold the scenario that it answers")
     if not plan.groups or not plan.predictions:
         raise SpecError(f"{source_name}: the plan has no {'groups' if plan.predictions else 'services'}")
-    return ReadPlan(
-        plan=plan, loaded=_scenario(plan, folder, source_name, tree), source=source_name, tree=tree
-    )
+    loaded = divided(_scenario(plan, folder, source_name, tree), plan.split)
+    return ReadPlan(plan=plan, loaded=loaded, source=source_name, tree=tree)
 
 
 def _scenario(plan: Plan, folder: Path | None, source_name: str, tree: Tree | None) -> LoadedScenario:

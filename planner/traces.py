@@ -107,6 +107,14 @@ class Trace:
         parts = {name: getattr(self, name)[:number] for name in ("arrival", "isl", "osl", "lines")}
         return replace(self, **parts, blocks=blocks)
 
+    def between(self, low: float, high: float) -> Trace:
+        """The requests with ``low <= isl < high``, the first of them at time 0; may be empty. [tok]"""
+        index = np.flatnonzero((self.isl >= low) & (self.isl < high))
+        parts = {name: getattr(self, name)[index] for name in ("arrival", "isl", "osl", "lines")}
+        parts["arrival"] = parts["arrival"] - (parts["arrival"][0] if index.size else 0.0)
+        blocks = None if self.blocks is None else self.blocks.ordered(index)
+        return replace(self, **parts, blocks=blocks)
+
     def beyond(self, max_context: int) -> IntArray:
         """Indices of the requests whose prompt and output exceed a context. [tok]"""
         return np.flatnonzero(self.isl + self.osl > max_context)

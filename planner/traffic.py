@@ -13,6 +13,11 @@ from planner.transformer import equivalent_tokens
 LEAST_STEPS = 0.05  # stands for none, where formulas divide by a request's decode steps
 
 
+def thinned_scv(scv: float, share: float) -> float:
+    """Squared coefficient of variation of a random share of a renewal stream: ``1 + q (c^2 - 1)``. [1]"""
+    return 1 + share * (scv - 1)
+
+
 @dataclass(frozen=True, slots=True)
 class Traffic:
     """A workload as arrays.

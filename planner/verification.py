@@ -27,13 +27,20 @@ OTHER_POOL = 8  # times its replicas, so that only one pool of a fleet is measur
 LINK_NOTED = 0.5  # load of NICs from which transfers are held up by others [1]
 
 
-def source_of(loaded: LoadedScenario, asked: int, workload: Workload, seed: int = 0) -> RequestSource:
+def source_of(
+    loaded: LoadedScenario,
+    asked: int,
+    workload: Workload,
+    seed: int = 0,
+    prompts: tuple[float, float] | None = None,
+) -> RequestSource:
     """The requests that verify a plan for one service of a scenario: its trace at the planned rate, or
-    drawn ones."""
+    drawn ones. Of a trace those with ``low <= isl < high``, where `prompts` gives the two. [tok]"""
+    trace = loaded.traces[asked] if loaded.traces else None
     return RequestSource(
         workload=workload,
         rate=workload.request_rate,
-        trace=loaded.traces[asked] if loaded.traces else None,
+        trace=trace if trace is None or prompts is None else trace.between(*prompts),
         replay=bool(loaded.replays) and loaded.replays[asked],
         seed=seed,
     )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from planner.documents.scenario import LoadedScenario, read_scenario
 from planner.errors import InfeasibleError, SolverError
 from planner.learning import Factors, Learner, Run
+from planner.length_split import KEPT_WHOLE, Division, by_length, holds, worth_it
 from planner.plan import Alternative, Plan
 from planner.program import Problem, Solution
 from planner.schedule import solve_schedule
@@ -60,19 +61,52 @@ def solve(scenario: Scenario | LoadedScenario | str | Path, options: SolveOption
     loaded = _loaded(scenario)
     if loaded.scenario.scaling is not None:
         return solve_schedule(loaded, options)
-    first = Search.of(loaded, options)
+    search = whole = Search.of(loaded, options)
+    division = None
+    if whole.scenario.options.length_split:
+        search, division = by_length(whole)
     if options.save_lp is not None:
-        first.save_program(options.save_lp)
-    search, solution = first.holding()
+        search.save_program(options.save_lp)
+    return _planned(search) if division is None else _divided(search, whole, division)
+
+
+def _planned(search: Search) -> Plan:
+    """The plan of a search, simulated and corrected where that is asked for."""
+    search, solution = search.holding()
     if solution.interrupted:
         return search.assembled(solution)
     compared = search.compared(solution)
-    if not options.verify:
+    if not search.options.verify:
         return compared.plan()
     try:
         return _Verifying(search).plan(compared)
     except KeyboardInterrupt:  # the plan itself is complete
         return compared.plan(("interrupted before the plan was simulated",))
+
+
+def _divided(search: Search, whole: Search, division: Division) -> Plan:
+    """The plan of buckets of prompts, or that of all prompts together where it proves as good.
+
+    Where plans are simulated, so are both: corrections may change the one more than the other.
+    """
+    options = search.options
+    unsplit = None if division.unsplit is None else division.unsplit.value
+    try:
+        plan = _planned(search)
+    except (InfeasibleError, SolverError):
+        if unsplit is None:
+            raise
+        return Division(notes=(KEPT_WHOLE,)).told(_planned(whole))
+    if unsplit is None or (not options.verify and worth_it(plan, unsplit)):
+        return division.told(plan)
+    try:
+        options.on_stage("planning for all prompts together")
+        other = _planned(whole)
+    except (InfeasibleError, SolverError, KeyboardInterrupt):  # the first plan is complete
+        return division.told(plan)
+    if worth_it(plan, other.value) or (holds(plan) and not holds(other)):
+        return division.against(other).told(plan)
+    return Division(notes=(KEPT_WHOLE,)).told(other)
 
 
 def _loaded(scenario: Scenario | LoadedScenario | str | Path) -> LoadedScenario:

@@ -27,7 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "documents.trace_columns", "documents.trace_times",
     ),
     ("memory", "traffic", "experts", "latent", "program", "fleet"),
-    ("operators",),
+    ("operators", "buckets"),
     ("latency",),
     (
         "capacity",
@@ -47,7 +47,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("search", "verification", "routers"),
     ("standing",),
     ("learning",),
-    ("schedule",),
+    ("schedule", "length_split"),
     ("workflow", "evaluation"),
     ("whatif",),
     ("report",),

@@ -159,13 +159,17 @@ def _beyond_engines(standing: Standing, trace: Trace) -> tuple[str, ...]:
     """A note on requests that the engines of a plan would refuse as the plan sets them."""
     if not standing.longest:
         return ()
-    limit = min(standing.longest)
-    number = trace.beyond(limit).size
-    if not number:
+    ranges = standing.input_ranges or ((0.0, math.inf),) * len(standing.longest)
+    limits = np.full(trace.requests, math.inf)
+    for (low, high), longest in zip(ranges, standing.longest, strict=True):
+        served = (trace.isl >= low) & (trace.isl < high)
+        limits[served] = np.minimum(limits[served], longest)
+    beyond = limits[trace.isl + trace.osl > limits]
+    if not beyond.size:
         return ()
     return (
-        f"{number:,} of {trace.requests:,} requests need more than the plan's max_model_len of {limit:,} "
-        "tokens: engines that are set so refuse them, which the simulation does not",
+        f"{beyond.size:,} of {trace.requests:,} requests need more than the plan's max_model_len of "
+        f"{beyond.min():,.0f} tokens: engines that are set so refuse them, which the simulation does not",
     )
 
 

@@ -23,6 +23,7 @@ from planner.plan import (
     ServicePrediction,
 )
 from planner.report.over_time import print_moves, print_periods
+from planner.report.split_text import split_lines
 from planner.report.tables import UNBOUNDED, figure, plain_console, plain_table, print_fitting
 from planner.specs import Metric, Objective, Phase, SloTarget, line_name
 from planner.units import GIB, GIGA, KILO, MEGA, MILLI, PERCENT
@@ -50,6 +51,10 @@ def print_plan(plan: Plan, width: int) -> None:
     for prediction in plan.predictions[: len(plan.predictions) == 1]:
         _print_head(console, plan, prediction)
     print_fitting(console, lambda without: _groups_table(plan.groups, without), ("busy", "batch", "req/s"))
+    if plan.split is not None:
+        console.print()
+        for line in split_lines(plan.split):
+            console.print(line)
     for prediction in plan.predictions:
         console.print()
         if len(plan.predictions) > 1:

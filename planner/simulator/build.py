@@ -47,7 +47,8 @@ class Setup:
     failures : tuple of Failure
         Groups count in the order of the fleet.
     input_ranges : tuple of (float, float)
-        Prompt lengths that each group of the fleet serves; empty: all. [tok]
+        Prompt lengths that each group of the fleet serves, ``low <= isl < high``; empty: all. Decode groups
+        take what groups hand over whose prompts they share. [tok]
     """
 
     z: float = 0.0
@@ -97,20 +98,26 @@ def cluster_of(
             _group(fleet, g, grids, setup),
             name=named[k],
             least=math.floor(ranges[k][0]),
-            most=int(min(ranges[k][1], np.iinfo(np.int32).max)),
+            most=_last_below(ranges[k][1]),
         )
         for k, g in zip(order, deployed, strict=True)
     )
     return Cluster(
         groups=groups,
         grids=grids,
-        pair_rates=_pair_rates(fleet, deployed),
+        pair_rates=_pair_rates(fleet, deployed, [ranges[k] for k in order]),
         block_size=fleet.engine.block_size,
         first_token_from_prefill=fleet.engine.first_token_phase is Phase.PREFILL,
         router=setup.router or Router.of(fleet.routing),
         measure=setup.measure,
         failures=tuple(replace(f, group=place[f.group]) for f in setup.failures),
     )
+
+
+def _last_below(high: float) -> int:
+    """The last whole length below `high`, as far as the simulator counts. [tok]"""
+    most = int(np.iinfo(np.int32).max)
+    return min(math.ceil(high) - 1, most) if math.isfinite(high) else most
 
 
 def holdings(fleet: Fleet, requests: Requests) -> Holdings:
@@ -204,12 +211,15 @@ def _sequence_work(fleet: Fleet, g: Deployed, steps: np.ndarray) -> float:
     return slope * fleet.service.workload.lengths.osl.mean / 2
 
 
-def _pair_rates(fleet: Fleet, deployed: Sequence[Deployed]) -> np.ndarray:
-    """Rate of the slower end of each transfer. [B/s]"""
+def _pair_rates(
+    fleet: Fleet, deployed: Sequence[Deployed], ranges: Sequence[tuple[float, float]]
+) -> np.ndarray:
+    """Rate of the slower end of each transfer; 0 where two groups share no prompt. [B/s]"""
     rates = np.zeros((len(deployed), len(deployed)))
     for i, p in enumerate(deployed):
         for j, d in enumerate(deployed):
-            if p.phase is Phase.PREFILL and d.phase is Phase.DECODE:
+            shared = max(ranges[i][0], ranges[j][0]) < min(ranges[i][1], ranges[j][1])
+            if p.phase is Phase.PREFILL and d.phase is Phase.DECODE and shared:
                 copies = kv_copies(fleet.service.model, d.parallelism.tp)
                 rates[i, j] = path_rate(fleet, p, d) * copies
     return rates
