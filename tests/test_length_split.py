@@ -30,13 +30,13 @@ from planner.documents.plan import dump_plan, plan_from_text
 from planner.documents.scenario import scenario_from_text
 from planner.documents.trace_file import read_trace
 from planner.errors import SpecError
-from planner.evaluation import setup_of, simulate, standing_plan
+from planner.evaluation import simulate, standing_plans
 from planner.length_split import KEPT_WHOLE, UNSPLIT, WORTH, by_length
 from planner.lengths import independent, marginal_fixed, marginal_from_histogram, marginal_lognormal
 from planner.plan import Plan
 from planner.report.terminal import print_plan
 from planner.search import Search, SolveOptions
-from planner.simulator.build import cluster_of
+from planner.simulator.build import Setup, cluster_of
 from planner.specs import Lengths, Marginal, Metric, Period, Phase, Service, Workload
 from planner.verification import source_of
 from planner.workflow import solve
@@ -346,20 +346,13 @@ def test_equal_prompts_are_not_looked_at():
     assert "prompts hardly differ in length" in said(plan)
 
 
-def test_a_split_that_proves_no_better_is_dropped():
-    document = edited(
-        workload={
-            "request_rate": 40,
-            "input_tokens": {"histogram": [[300, 0.7], [30_000, 0.3]]},
-            "output_tokens": 100,
-        },
-        slo={"ttft_ms": {"p99": 4000}, "tpot_ms": {"p99": 80}},
-        fleet=[H100, A100 | {"price_per_gpu_hour": 0.5, "network_gbps_per_gpu": 10}],
-        options={"routing": "length_split", "whole_nodes": False, "max_tp": 4, "max_pp": 1},
-    )
-    plan = plan_of(document)
+def test_a_split_that_proves_no_better_is_dropped(monkeypatch):
+    whole = plan_of({**TWO_KINDS, "options": {**TWO_KINDS["options"], "routing": "least_loaded"}})
+    monkeypatch.setattr("planner.workflow.worth_it", lambda plan, value: False)
+    plan = solve(scenario_from_text(json.dumps(TWO_KINDS)), QUICK)
     assert plan.split is None
     assert KEPT_WHOLE in plan.notes
+    assert plan.groups == whole.groups
 
 
 @pytest.mark.parametrize("objective", ["gpus", "power"])
@@ -457,26 +450,25 @@ def test_a_plan_says_who_takes_which_prompts(capsys):
     assert "front door: each bucket has pools of its own" in out
 
 
-def test_groups_of_a_plan_take_their_prompts_only():
+def test_routers_of_a_plan_take_their_prompts_only():
     plan = plan_of(TWO_KINDS)
-    standing = standing_plan(plan, None)
-    assert standing.offered == pytest.approx(20)
-    edge = plan.split.buckets[1].shortest
-    ranges = {plan.split.buckets[0].service: (1.0, edge), plan.split.buckets[1].service: (edge, math.inf)}
-    assert standing.input_ranges == tuple(ranges[g.service] for g in plan.groups)
-    result = simulate(standing, requests=20_000)
-    services = {g.name: g.service for g in plan.groups}
-    for phase in (Phase.PREFILL, Phase.DECODE):
-        rates = dict.fromkeys(ranges, 0.0)
-        for use in (use for use in result.groups if use.phase is phase):
-            rates[services[use.name]] += use.request_rate
-        assert list(rates.values()) == pytest.approx([14, 6], rel=0.1)
+    standings = standing_plans(plan, None)
+    assert [s.name for s in standings] == [b.service for b in plan.split.buckets]
+    assert [s.offered for s in standings] == pytest.approx([14, 6])
+    for standing, bucket in zip(standings, plan.split.buckets, strict=True):
+        isl = standing.source.draw(2000).isl
+        assert bucket.shortest <= isl.min()
+        assert isl.max() <= (bucket.longest or math.inf)
+        assert simulate(standing, requests=5_000).request_rate == pytest.approx(standing.offered, rel=0.1)
 
 
-def test_a_group_serves_prompts_below_its_upper_bound_and_hands_over_within_its_bucket():
-    standing = standing_plan(plan_of(TWO_KINDS), None)
-    cluster = cluster_of(standing.fleet, setup_of(standing, 0.0), names=standing.names)
+def test_a_group_serves_prompts_below_its_upper_bound_and_hands_over_within_its_range():
+    short, long = standing_plans(plan_of(TWO_KINDS), None)
     edge = plan_of(TWO_KINDS).split.buckets[0].longest
+    ranges = [(1.0, edge + 1.0)] * len(short.names) + [(edge + 1.0, math.inf)] * len(long.names)
+    both = replace(short.fleet, groups=(*short.fleet.groups, *long.fleet.groups))
+    setup = Setup(z=0.0, input_ranges=tuple(ranges))
+    cluster = cluster_of(both, setup, names=(*short.names, *long.names))
     for i, one in enumerate(cluster.groups):
         assert (one.least, one.most) in ((1, edge), (edge + 1, 2**31 - 1))
         for j, other in enumerate(cluster.groups):
