@@ -180,7 +180,7 @@ class _Answer:
 
     def groups(self) -> Iterator[Group]:
         """Of all routers."""
-        cells = self.question.cells(self.solution)
+        cells = self.question.cells(self.solution, idle=True)
         labels = [self._label(group) for cell in cells for group in cell.fleet.groups]
         names = iter(distinct_names(labels))
         for cell in cells:
@@ -199,6 +199,8 @@ class _Answer:
 
     def _occupancy(self, fleet: Fleet, group: Deployed) -> Occupancy:
         z = self.question.planned_z
+        if not group.rate:  # it stands by
+            return Occupancy(busy=0.0, mean_batch=0.0, batch_p99=0.0)
         if group.phase is Phase.PREFILL:
             return prefill_occupancy(fleet, group, z)
         if group.phase is Phase.DECODE:
@@ -245,8 +247,11 @@ class _Answer:
         )
 
     def _max_num_seqs(self, choice: ReplicaChoice, fleet: Fleet, group: Deployed) -> int:
-        """Limit that 99 % of steps stay well below; never above what memory was planned for."""
-        if choice.phase is Phase.PREFILL:
+        """Limit that 99 % of steps stay well below; never above what memory was planned for.
+
+        What is left after a loss needs all that fits.
+        """
+        if choice.phase is Phase.PREFILL or self.question.may_lose:
             return choice.max_num_seqs
         occupancy = self._occupancy(fleet, group)
         if not math.isfinite(occupancy.batch_p99):

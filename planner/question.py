@@ -52,12 +52,21 @@ class Question:
         """Normal quantile of the model error that is planned for."""
         return float(normal_quantile(self.scenario.options.confidence))
 
+    @property
+    def may_lose(self) -> bool:
+        """Whether much of the fleet may be lost while the rest carries its load."""
+        options = self.scenario.options
+        return options.survive_node or options.survive_zone or options.on_demand_floor > 0
+
     def item(self, choice: ReplicaChoice) -> FleetItem:
         """The line of the fleet that `choice` takes its GPUs from."""
         return self.scenario.fleet[choice.item]
 
-    def cells(self, solution: Solution) -> tuple[Cell, ...]:
-        """The groups of `solution` by router: one, or one per zone where KV caches stay in theirs."""
+    def cells(self, solution: Solution, *, idle: bool = False) -> tuple[Cell, ...]:
+        """The groups of `solution` by router: one, or one per zone where KV caches stay in theirs.
+
+        `idle`: also those that get no requests, and stand by for the loss of another zone.
+        """
         whole = self.served(solution)
         if solution.rate and self.scenario.objective is not Objective.THROUGHPUT:
             asked = solution.rate / (1 + self.scenario.options.headroom)
@@ -66,13 +75,14 @@ class Question:
         for i in solution.used:
             zone = self.item(self.candidates.choices[i]).zone if self.scenario.egress_price is None else ""
             zones.setdefault(zone, []).append(i)
+        used = {zone: members for zone, members in zones.items() if any(solution.flows[i] for i in members)}
         return tuple(
             Cell(
                 name=", ".join([self.service.name, *([zone] if len(zones) > 1 else [])]),
                 fleet=self._fleet(solution, members, whole),
                 members=tuple(members),
             )
-            for zone, members in zones.items()
+            for zone, members in (zones if idle else used).items()
         )
 
     def _fleet(self, solution: Solution, members: Sequence[int], whole: Service) -> Fleet:
