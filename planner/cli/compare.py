@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
-from planner.cli.output import echo_json, rounded, width
+from planner.cli.output import echo_json, width
 from planner.cli.whatif_facts import milliseconds
+from planner.documents.plan_extras import rounded
 from planner.errors import SpecError
 from planner.whatif.compare import Comparison, GroupKey, StepKind
 from planner.whatif.compare import compare as compared

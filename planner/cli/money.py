@@ -10,8 +10,9 @@ from typing import Any
 import click
 
 from planner.cli.options import Number
-from planner.cli.output import check_outputs, echo_json, rounded, width
+from planner.cli.output import check_outputs, echo_json, width
 from planner.documents.files import write_text_atomic
+from planner.documents.plan_extras import rounded
 from planner.errors import SpecError
 from planner.units import HOURS_PER_MONTH, KILO, MEGA
 from planner.whatif.money import NO_OVERHEAD, BreakEven, MoneyReport, Share, TokenPrice

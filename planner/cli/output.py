@@ -36,11 +36,6 @@ def finite(value: Any) -> Any:
     return value
 
 
-def rounded(value: float | None) -> float | None:
-    """Six significant digits, as in a plan file; None for what is not finite."""
-    return None if value is None or not math.isfinite(value) else float(f"{value:.6g}")
-
-
 def width() -> int:
     """Columns to print in: COLUMNS where it is set, else the terminal's, else those of a pipe."""
     given = os.environ.get("COLUMNS", "")

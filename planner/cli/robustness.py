@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
-from planner.cli.output import echo_json, progress, rounded, width
+from planner.cli.output import echo_json, progress, width
 from planner.cli.whatif_facts import resolved_facts
 from planner.cli.whatif_options import options_of, resolve_options
+from planner.documents.plan_extras import rounded
 from planner.whatif.asked import asked_of
 from planner.whatif.robustness import Robustness
 from planner.whatif.robustness import robustness as stressed
