@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from planner.cli.output import 
 from planner.documents.plan_extras import rounded
 from planner.units import MILLI
 from planner.whatif.explain import Explanation, UnusedGpu, WhatIf
