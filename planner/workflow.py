@@ -17,6 +17,7 @@ from planner.errors import InfeasibleError, SolverError
 from planner.learning import Factors, Learner, Run
 from planner.plan import Alternative, Plan
 from planner.program import Problem, Solution
+from planner.same_node import best_within_node, better
 from planner.schedule import solve_schedule
 from planner.search import COLOCATED, DISAGGREGATED, Beside, Compared, Search, SolveOptions
 from planner.specs import ColocatedUse, Objective, Phase, Scenario
@@ -63,11 +64,32 @@ def solve(scenario: Scenario | LoadedScenario | str | Path, options: SolveOption
     first = Search.of(loaded, options)
     if options.save_lp is not None:
         first.save_program(options.save_lp)
-    search, solution = first.holding()
+    return _best_of(first)
+
+
+def _best_of(first: Search) -> Plan:
+    """The plan of a scenario; one within a node, whose KV caches do without NICs, where that is better.
+
+    Where plans are simulated, so are both: corrections may change the one more than the other.
+    """
+    try:
+        search, solution = first.holding()
+    except InfeasibleError:
+        within = best_within_node(first, None)
+        if within is None:
+            raise
+        return _planned(*within)
+    within = None if solution.interrupted else best_within_node(first, solution)
+    plan = _planned(search, solution)
+    return plan if within is None else better(plan, _planned(*within))
+
+
+def _planned(search: Search, solution: Solution) -> Plan:
+    """A solution as the plan that people get, simulated and corrected where that is asked for."""
     if solution.interrupted:
         return search.assembled(solution)
     compared = search.compared(solution)
-    if not options.verify:
+    if not search.options.verify:
         return compared.plan()
     try:
         return _Verifying(search).plan(compared)

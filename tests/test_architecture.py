@@ -45,7 +45,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("lines", "infeasibility", "question", "documents.schemas", "documents.fleet", "documents.stock"),
     ("assembly", "formulation", "moves", "supply"),
     ("search", "verification"),
-    ("learning",),
+    ("learning", "same_node"),
     ("schedule",),
     ("workflow", "evaluation"),
     ("whatif",),
