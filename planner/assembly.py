@@ -28,8 +28,8 @@ from planner.transformer import kv_bytes
 
 NETWORK_NOTED = 0.5  # load from which a network that binds is worth a note [1]
 SAME_NODE = (
-    "KV caches move over NVLink within one node: prefill and decode replicas must share it, and see each "
-    "other's GPUs (CUDA IPC)"
+    "KV caches move over NVLink within one node: prefill and decode replicas must share it, and see "
+    "each other's GPUs (CUDA IPC)"
 )
 INTERRUPTED = "search interrupted: this is the best plan found so far"
 BATCH_MARGIN = 2.0  # of max_num_seqs over the batch that 99 % of steps stay below [1]

@@ -15,7 +15,7 @@ from planner.documents.fleet import LoadedFleet, fleet_from_text, plan_group_pro
 from planner.documents.names import did_you_mean
 from planner.documents.plan import plan_from_text
 from planner.documents.scenario import scenario_from_text
-from planner.documents.stock import gpus_of, node_problems, stock_problems
+from planner.documents.stock import gpus_of, stock_problems
 from planner.documents.trace_file import read_trace
 from planner.documents.tree import Tree
 from planner.documents.yaml_text import dump_yaml, parse_tree
@@ -177,7 +177,6 @@ def _edited_plan(tree: Tree, text: str) -> Standing:
     fleet = standing.fleet
     items = [group.item for group in fleet.groups]
     problems = plan_group_problems(tree, fleet.service, fleet.engine, items)
-    problems = [*problems, *node_problems(tree, fleet.groups, fleet.engine)]
     if problems := [*problems, *stock_problems(tree, fleet.groups)]:
         raise SpecError.of_file(tree.source, problems)
     return standing

@@ -7,7 +7,7 @@ one node as its stock.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from planner.collectives import links_node, within_node
@@ -15,8 +15,8 @@ from planner.documents.scenario import LoadedScenario
 from planner.errors import InfeasibleError, SolverError
 from planner.plan import Alternative, Group, Plan
 from planner.program import Problem, Solution
-from planner.search import COLOCATED, Search
-from planner.specs import ColocatedUse, FleetItem, Objective, Scenario
+from planner.search import COLOCATED, DISAGGREGATED, Search
+from planner.specs import ColocatedUse, FleetItem, Objective, Phase, Scenario
 
 MOST_NODES = 2  # worth of GPUs of a plan that one node may take the place of
 SMALLEST = 2  # GPUs of a prefill and a decode replica
@@ -28,7 +28,7 @@ def best_within_node(first: Search, found: Solution | None) -> tuple[Search, Sol
     Parameters
     ----------
     first : Search
-        Of the scenario as it is, not solved by corrected capacities.
+        Of the scenario as it is, capacities not corrected.
     found : Solution or None
         What it came to; None: there is no plan.
 
@@ -36,29 +36,38 @@ def best_within_node(first: Search, found: Solution | None) -> tuple[Search, Sol
     -------
     (Search, Solution) or None
         None where no line of the fleet has a link to gain from, or no plan over it is better: its value has
-        to differ by more than the gap that solutions may have.
+        to differ by more than the gap that solutions may have. Beside a colocated plan, which is told with
+        the best disaggregated one, any will do.
     """
     best: tuple[Search, Solution] | None = None
-    for loaded in _variants(first, found):
+    rival = None if _told_beside(first, found) else found
+    for loaded in _variants(first, found, rival):
         options = replace(first.options, explain=False, save_lp=None)
         try:
             search, solution = Search.of(loaded, options).holding()
         except (InfeasibleError, SolverError):
             continue
-        worth = found if best is None else best[1]
+        worth = rival if best is None else best[1]
         if not solution.interrupted and (worth is None or _better(first.problem, solution, worth)):
             best = search, solution
     return best
 
 
-def _variants(first: Search, found: Solution | None) -> Iterator[LoadedScenario]:
-    """The scenario within a node of each line where that may be better than `found`."""
-    scenario = first.scenario
+def _told_beside(first: Search, found: Solution | None) -> bool:
+    """Whether a plan is colocated and compared with the best disaggregated one."""
+    wanted = first.options.alternatives and first.scenario.options.colocated is ColocatedUse.ALLOWED
+    return wanted and found is not None and first.choices[found.used[0]].phase is Phase.COLOCATED
+
+
+def _variants(first: Search, found: Solution | None, rival: Solution | None) -> Iterator[LoadedScenario]:
+    """The scenario within a node of each line where that may replace `found` and be better than `rival`."""
+    scenario, problem = first.scenario, first.problem
     if not _may_share(scenario):
         return
     engine = first.question.engine
     for i, item in enumerate(scenario.fleet):
-        if links_node(item, engine) and _may_win(first.problem, i, item, found):
+        few = found is None or sum(found.gpus_used) <= MOST_NODES * item.node_size
+        if few and links_node(item, engine) and _may_win(problem, i, item, rival):
             options = replace(scenario.options, colocated=ColocatedUse.FORBIDDEN)
             within = replace(scenario, fleet=(within_node(item),), options=options)
             yield replace(first.loaded, scenario=within)
@@ -67,61 +76,79 @@ def _variants(first: Search, found: Solution | None) -> Iterator[LoadedScenario]
 def _may_share(scenario: Scenario) -> bool:
     """Whether one node may serve all of a scenario."""
     options = scenario.options
-    small = scenario.objective is not Objective.THROUGHPUT or len(scenario.fleet) == 1
+    one_line = scenario.objective is not Objective.THROUGHPUT or len(scenario.fleet) == 1
     return (
         len(scenario.services) == 1
         and scenario.scaling is None
         and len({item.zone for item in scenario.fleet}) <= 1
         and options.colocated is not ColocatedUse.ONLY
         and not (options.survive_node or options.survive_zone or options.length_split)
-        and small
+        and one_line
     )
 
 
-def _may_win(problem: Problem, index: int, item: FleetItem, found: Solution | None) -> bool:
-    """Whether the least that a plan in one node of a line can cost is below what was found."""
-    if problem.demand is None:
+def _may_win(problem: Problem, index: int, item: FleetItem, rival: Solution | None) -> bool:
+    """Whether the least that a plan in one node of a line can cost is below that of another."""
+    if (
+        problem.demand is None
+    ):  # the most that is carried: a node says something only where it is all there is
         stock = problem.stock(index)
         return stock is not None and stock <= item.node_size
-    if found is None:
-        return True
     least = max(problem.gpu_block(index), SMALLEST * problem.min_replicas_per_pool)
-    used = sum(found.gpus_used)
-    return used <= MOST_NODES * item.node_size and least * problem.weight(index) < found.value
+    return rival is None or least * problem.weight(index) < rival.value
 
 
 def _better(problem: Problem, one: Solution, other: Solution) -> bool:
     """Whether a solution beats another by more than either may be from its best."""
-    least = problem.gap * abs(other.value)
     gain = one.value - other.value if problem.demand is None else other.value - one.value
-    return gain > least
+    return gain > problem.gap * abs(other.value)
+
+
+# --------------------------------------------------------------------------------------------
+# Two plans of one scenario
 
 
 def better(plan: Plan, within: Plan) -> Plan:
-    """The plan within a node beside the alternatives of the other, or the other where it turns out better.
+    """The better of a scenario's plan and the one within a node, told with the other where it belongs there.
 
     One that holds in simulation is better than one that does not.
     """
-    sign = -1.0 if plan.objective is Objective.THROUGHPUT else 1.0
-    ranks = [(not _holds(p), sign * p.value) for p in (plan, within)]
-    return plan if ranks[0] <= ranks[1] else _beside(within, plan.alternatives)
+    own = _alternative(within)
+    if (not _holds(plan), _loss(plan, plan.value)) > (not _holds(within), _loss(plan, within.value)):
+        # It is itself the best of every kind that it is of.
+        told = (a if a.name == COLOCATED else replace(own, name=a.name) for a in plan.alternatives)
+        return replace(within, alternatives=tuple(told))
+    told = (
+        replace(own, name=a.name) if a.name == DISAGGREGATED and _beats(plan, own, a) else a
+        for a in plan.alternatives
+    )
+    return replace(plan, alternatives=tuple(told))
 
 
 def _holds(plan: Plan) -> bool:
     return plan.verification is not None and plan.verification.passed
 
 
-def _beside(plan: Plan, others: Sequence[Alternative]) -> Plan:
-    """`plan` with what it was compared with: it is itself the best of every kind that it belongs to."""
-    own = Alternative(
+def _loss(plan: Plan, value: float | None) -> float:
+    """What the plan's objective makes small; infinite for what there is not."""
+    if value is None:
+        return float("inf")
+    return -value if plan.objective is Objective.THROUGHPUT else value
+
+
+def _beats(plan: Plan, own: Alternative, other: Alternative) -> bool:
+    return own.verified is not False and _loss(plan, own.value) < _loss(plan, other.value)
+
+
+def _alternative(plan: Plan) -> Alternative:
+    groups = ", ".join(_in_words(group) for group in plan.groups)
+    return Alternative(
         name="",
         value=plan.value,
         cost=plan.cost,
-        summary=", ".join(_in_words(g) for g in plan.groups),
+        summary=f"{groups}, within one node",
         verified=None if plan.verification is None else plan.verification.passed,
     )
-    alternatives = tuple(a if a.name == COLOCATED else replace(own, name=a.name) for a in others)
-    return replace(plan, alternatives=alternatives)
 
 
 def _in_words(group: Group) -> str:

@@ -42,7 +42,10 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "documents.supply_schema", "documents.supply_rules", "documents.supply",
         "documents.plan_schema", "documents.plan_extras", "documents.plan", "documents.fleet_schema",
     ),
-    ("lines", "infeasibility", "question", "documents.schemas", "documents.fleet", "documents.stock"),
+    (
+        "lines", "infeasibility", "question",
+        "documents.schemas", "documents.shared_node", "documents.fleet", "documents.stock",
+    ),
     ("assembly", "formulation", "moves", "supply"),
     ("search", "verification"),
     ("learning", "same_node"),

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from planner.collectives import links_node
 from planner.documents.tree import Tree
 from planner.errors import Problem
 from planner.fleet import Deployed
-from planner.specs import Engine, Phase
+from planner.specs import Phase
 
 
 def stock_problems(tree: Tree, groups: Sequence[Deployed]) -> Iterator[Problem]:
@@ -24,27 +23,9 @@ def stock_problems(tree: Tree, groups: Sequence[Deployed]) -> Iterator[Problem]:
         ]
         for key, pool, most, used in limits:
             if most is not None and used > most:
-                where = "one node of it" if item.same_node else "the plan's scenario"
-                rule = f"need {used} GPUs of {name}{pool}, {where} has {most}"
+                rule = f"need {used} GPUs of {name}{pool}, the plan's scenario has {most}"
                 hint = f"fewer replicas, or a larger {key} in scenario.fleet"
                 yield tree.problem(("groups",), rule, hint, show_value=False)
-
-
-def node_problems(tree: Tree, groups: Sequence[Deployed], engine: Engine) -> Iterator[Problem]:
-    """Groups within one node: all of them are, of one line, with a link that the engine uses."""
-    inside = [i for i, group in enumerate(groups) if group.item.same_node]
-    if not inside:
-        return
-    first = groups[inside[0]].item
-    for i, group in enumerate(groups):
-        if group.item != first:
-            rule = "all groups share the node, or none does: same_node and GPU must be the same in all"
-            yield tree.problem(("groups", i), rule, show_value=False)
-    if not links_node(first, engine):
-        kind, known = first.gpu.scale_up_kind, ", ".join(engine.transfer.peer_links)
-        rule = f"{first.gpu.name} has no link within a node that {engine.name} moves KV caches over"
-        hint = f"it has {kind}, known: {known}"
-        yield tree.problem(("groups", inside[0], "same_node"), rule, hint)
 
 
 def gpus_of(groups: Iterable[Deployed]) -> int:
