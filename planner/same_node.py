@@ -7,18 +7,20 @@ one node as its stock.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
 from planner.collectives import links_node, within_node
 from planner.documents.scenario import LoadedScenario
 from planner.errors import InfeasibleError, SolverError
+from planner.fleet import Deployed
+from planner.physics import needed
 from planner.plan import Alternative, Group, Plan
 from planner.program import Problem, Solution
 from planner.search import COLOCATED, DISAGGREGATED, Search
-from planner.specs import ColocatedUse, FleetItem, Objective, Phase, Scenario
+from planner.specs import ColocatedUse, FleetItem, Objective, Parallelism, Phase, Precision, Scenario, Service
 
-MOST_NODES = 2  # worth of GPUs of a plan that one node may take the place of
 SMALLEST = 2  # GPUs of a prefill and a decode replica
 
 
@@ -41,7 +43,7 @@ def best_within_node(first: Search, found: Solution | None) -> tuple[Search, Sol
     """
     best: tuple[Search, Solution] | None = None
     rival = None if _told_beside(first, found) else found
-    for loaded in _variants(first, found, rival):
+    for loaded in _variants(first, rival):
         options = replace(first.options, explain=False, save_lp=None)
         try:
             search, solution = Search.of(loaded, options).holding()
@@ -59,18 +61,17 @@ def _told_beside(first: Search, found: Solution | None) -> bool:
     return wanted and found is not None and first.choices[found.used[0]].phase is Phase.COLOCATED
 
 
-def _variants(first: Search, found: Solution | None, rival: Solution | None) -> Iterator[LoadedScenario]:
-    """The scenario within a node of each line where that may replace `found` and be better than `rival`."""
-    scenario, problem = first.scenario, first.problem
+def _variants(first: Search, rival: Solution | None) -> Iterator[LoadedScenario]:
+    """The scenario within a node of each line where that may be better than `rival`."""
+    scenario, question = first.scenario, first.questions[0]
     if not _may_share(scenario):
         return
-    engine = first.question.engine
-    for i, item in enumerate(scenario.fleet):
-        few = found is None or sum(found.gpus_used) <= MOST_NODES * item.node_size
-        if few and links_node(item, engine) and _may_win(problem, i, item, rival):
+    for i, line in enumerate(scenario.fleet):
+        item = within_node(line)
+        able = first.problem.demand is None or _could_carry(question.service, item)
+        if able and links_node(line, question.engine) and _may_win(first.problem, i, line, rival):
             options = replace(scenario.options, colocated=ColocatedUse.FORBIDDEN)
-            within = replace(scenario, fleet=(within_node(item),), options=options)
-            yield replace(first.loaded, scenario=within)
+            yield replace(first.loaded, scenario=replace(scenario, fleet=(item,), options=options))
 
 
 def _may_share(scenario: Scenario) -> bool:
@@ -87,11 +88,40 @@ def _may_share(scenario: Scenario) -> bool:
     )
 
 
+def _could_carry(service: Service, item: FleetItem) -> bool:
+    """Whether the peaks of a node's GPUs suffice for the load, all else apart: tells most nodes at once."""
+    return any(_share(service, item, precision) <= 1 for precision in service.formats)
+
+
+def _share(service: Service, item: FleetItem, precision: Precision) -> float:
+    """Least share of a node's GPUs that prefill and decode take together. [1]"""
+    return sum(
+        max(n.compute, n.bandwidth)
+        for n in (
+            needed(service, _all_of(item, phase, service.workload.request_rate, precision), math.inf)
+            for phase in (Phase.PREFILL, Phase.DECODE)
+        )
+    )
+
+
+def _all_of(item: FleetItem, phase: Phase, rate: float, precision: Precision) -> Deployed:
+    """A group on every GPU of a node."""
+    return Deployed(
+        phase=phase,
+        item=item,
+        parallelism=Parallelism(),
+        replicas=item.max_gpus or 1,
+        rate=rate,
+        token_budget=1,
+        kv_tokens=1,
+        max_num_seqs=1,
+        precision=precision,
+    )
+
+
 def _may_win(problem: Problem, index: int, item: FleetItem, rival: Solution | None) -> bool:
     """Whether the least that a plan in one node of a line can cost is below that of another."""
-    if (
-        problem.demand is None
-    ):  # the most that is carried: a node says something only where it is all there is
+    if problem.demand is None:  # for the most that is carried, only where a node is all there is
         stock = problem.stock(index)
         return stock is not None and stock <= item.node_size
     least = max(problem.gpu_block(index), SMALLEST * problem.min_replicas_per_pool)

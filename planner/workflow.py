@@ -84,8 +84,8 @@ def _best_of(first: Search) -> Plan:
     if within is None:
         return plan
     beside, other = within
-    if other.value > RIVAL * solution.value:
-        beside = replace(beside, options=replace(beside.options, verify=False))
+    if first.problem.demand is not None and other.value > RIVAL * solution.value:
+        beside = replace(beside, options=replace(beside.options, verify=False, alternatives=False))
     return better(plan, _planned(beside, other))
 
 
