@@ -24,25 +24,23 @@ from planner.specs import ColocatedUse, FleetItem, Objective, Parallelism, Phase
 SMALLEST = 2  # GPUs of a prefill and a decode replica
 
 
-def best_within_node(first: Search, found: Solution | None) -> tuple[Search, Solution] | None:
-    """The best plan within one node, if it is better than `found` by more than chance.
+def best_within_node(first: Search, rival: Solution | None) -> tuple[Search, Solution] | None:
+    """The best plan within one node, if it is better than another by more than chance.
 
     Parameters
     ----------
     first : Search
         Of the scenario as it is, capacities not corrected.
-    found : Solution or None
-        What it came to; None: there is no plan.
+    rival : Solution or None
+        The best plan that does without; None: there is none.
 
     Returns
     -------
     (Search, Solution) or None
         None where no line of the fleet has a link to gain from, or no plan over it is better: its value has
-        to differ by more than the gap that solutions may have. Beside a colocated plan, which is told with
-        the best disaggregated one, any will do.
+        to differ by more than the gap that solutions may have.
     """
     best: tuple[Search, Solution] | None = None
-    rival = None if _told_beside(first, found) else found
     for loaded in _variants(first, rival):
         options = replace(first.options, explain=False, save_lp=None)
         try:
@@ -53,12 +51,6 @@ def best_within_node(first: Search, found: Solution | None) -> tuple[Search, Sol
         if not solution.interrupted and (worth is None or _better(first.problem, solution, worth)):
             best = search, solution
     return best
-
-
-def _told_beside(first: Search, found: Solution | None) -> bool:
-    """Whether a plan is colocated and compared with the best disaggregated one."""
-    wanted = first.options.alternatives and first.scenario.options.colocated is ColocatedUse.ALLOWED
-    return wanted and found is not None and first.choices[found.used[0]].phase is Phase.COLOCATED
 
 
 def _variants(first: Search, rival: Solution | None) -> Iterator[LoadedScenario]:

@@ -79,8 +79,14 @@ def _best_of(first: Search) -> Plan:
         if within is None:
             raise
         return _planned(*within)
-    within = None if solution.interrupted else best_within_node(first, solution)
-    plan = _planned(search, solution)
+    if solution.interrupted:
+        return search.assembled(solution)
+    compared = search.compared(solution)
+    try:
+        within = best_within_node(first, compared.disaggregated)
+    except KeyboardInterrupt:  # the plan itself is complete
+        return compared.plan(("interrupted before a plan within one node was looked for",))
+    plan = _verified(compared)
     if within is None:
         return plan
     beside, other = within
@@ -91,13 +97,14 @@ def _best_of(first: Search) -> Plan:
 
 def _planned(search: Search, solution: Solution) -> Plan:
     """A solution as the plan that people get, simulated and corrected where that is asked for."""
-    if solution.interrupted:
-        return search.assembled(solution)
-    compared = search.compared(solution)
-    if not search.options.verify:
+    return search.assembled(solution) if solution.interrupted else _verified(search.compared(solution))
+
+
+def _verified(compared: Compared) -> Plan:
+    if not compared.search.options.verify:
         return compared.plan()
     try:
-        return _Verifying(search).plan(compared)
+        return _Verifying(compared.search).plan(compared)
     except KeyboardInterrupt:  # the plan itself is complete
         return compared.plan(("interrupted before the plan was simulated",))
 
