@@ -27,6 +27,10 @@ from planner.traffic import Traffic
 from planner.transformer import kv_bytes
 
 NETWORK_NOTED = 0.5  # load from which a network that binds is worth a note [1]
+SAME_NODE = (
+    "KV caches move over NVLink within one node: prefill and decode replicas must share it, and see "
+    "each other's GPUs (CUDA IPC)"
+)
 INTERRUPTED = "search interrupted: this is the best plan found so far"
 BATCH_MARGIN = 2.0  # of max_num_seqs over the batch that 99 % of steps stay below [1]
 
@@ -244,6 +248,7 @@ class _Answer:
             calibration=str(item.gpu.calibration.status),
             zone=item.zone,
             price_class=item.price_class,
+            same_node=item.same_node,
         )
 
     def _max_num_seqs(self, choice: ReplicaChoice, fleet: Fleet, group: Deployed) -> int:
@@ -320,6 +325,8 @@ class _Answer:
         if assumed:
             names = ", ".join(dict.fromkeys(assumed))
             yield f"network of {names} not given: the profile's usual share is assumed"
+        if any(g.same_node for g in own):
+            yield SAME_NODE
         used = {(g.gpu, g.zone, g.price_class) for g in own}
         for item in scenario.fleet:
             if (item.gpu.name, item.zone, item.price_class) in used and item.price_source:

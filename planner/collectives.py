@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -82,9 +82,34 @@ def all_reduce_time(row: AllReduce, message: Numbers) -> Numbers:
     return np.where(np.asarray(message) > 0, row.overhead + wire + np.sqrt(wire * row.sqrt_time), 0.0)
 
 
+def within_node(item: FleetItem) -> FleetItem:
+    """GPUs of one node of a line, which move KV caches over the link between them instead of their NICs.
+
+    A node has no more of them than that link reaches.
+    """
+    gpu = item.gpu
+    reached = min(item.node_size, gpu.scale_up_domain)
+    return replace(
+        item,
+        max_gpus=reached if item.max_gpus is None else min(item.max_gpus, reached),
+        network_bandwidth=gpu.scale_up_bandwidth,
+        network_given=True,
+        same_node=True,
+    )
+
+
+def links_node(item: FleetItem, engine: Engine) -> bool:
+    """Whether `engine` can move KV caches over the link between the GPUs of a node."""
+    several = min(item.node_size, item.gpu.scale_up_domain) > 1
+    return several and item.gpu.scale_up_kind in engine.transfer.peer_links
+
+
 def network_rate(item: FleetItem, engine: Engine) -> float:
-    """What one GPU's share of the NIC attains for KV transfers, one direction. [B/s]"""
+    """What one GPU's share of the NIC, or of the link within the node, attains for KV transfers, one
+    direction. [B/s]"""
     costs = engine.transfer
+    if item.same_node:
+        return item.network_bandwidth * costs.peer_efficiency
     return item.network_bandwidth * (costs.rdma_efficiency if item.rdma else costs.tcp_efficiency)
 
 

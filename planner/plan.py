@@ -99,6 +99,8 @@ class Group:
         Of this group's NICs, for KV transfer. [1]
     cost : float or None
         Of its GPUs, without idle GPUs of whole nodes. [USD/h]
+    same_node : bool
+        Whether it has to share a node with the groups that it exchanges KV caches with.
     """
 
     name: str
@@ -125,6 +127,7 @@ class Group:
     calibration: str
     zone: str = ""
     price_class: PriceClass = PriceClass.ON_DEMAND
+    same_node: bool = False
 
     @property
     def num_gpus(self) -> int:

@@ -113,6 +113,11 @@ class Compared:
     at_half: float | None = None
     notes: tuple[str, ...] = ()
 
+    @property
+    def disaggregated(self) -> Solution | None:
+        """The best disaggregated plan that is told; the plan itself where none is told beside it."""
+        return next((b.solution for b in self.beside if b.name == DISAGGREGATED), self.solution)
+
     def plan(self, notes: tuple[str, ...] = ()) -> Plan:
         alternatives = tuple(self.search.described_beside(b) for b in self.beside)
         return self.search.assembled(self.solution, alternatives, self.at_half, (*self.notes, *notes))

@@ -18,6 +18,7 @@ from planner.learning import Factors, Learner, Run
 from planner.length_split import KEPT_WHOLE, Division, by_length, holds, worth_it
 from planner.plan import Alternative, Plan
 from planner.program import Problem, Solution
+from planner.same_node import best_within_node, better
 from planner.schedule import solve_schedule
 from planner.search import COLOCATED, DISAGGREGATED, Beside, Compared, Search, SolveOptions
 from planner.specs import ColocatedUse, Objective, Phase, Scenario
@@ -67,19 +68,48 @@ def solve(scenario: Scenario | LoadedScenario | str | Path, options: SolveOption
         search, division = by_length(whole)
     if options.save_lp is not None:
         search.save_program(options.save_lp)
-    return _planned(search) if division is None else _divided(search, whole, division)
+    return _best_of(search) if division is None else _divided(search, whole, division)
 
 
-def _planned(search: Search) -> Plan:
-    """The plan of a search, simulated and corrected where that is asked for."""
-    search, solution = search.holding()
+def _best_of(first: Search) -> Plan:
+    """The plan of a scenario; one within a node, whose KV caches do without NICs, where that is better.
+
+    Where plans are simulated, so are both if they are close: corrections may turn the order of the two.
+    """
+    try:
+        search, solution = first.holding()
+    except InfeasibleError:
+        within = best_within_node(first, None)
+        if within is None:
+            raise
+        return _told(*within)
     if solution.interrupted:
         return search.assembled(solution)
     compared = search.compared(solution)
-    if not search.options.verify:
+    try:
+        within = best_within_node(first, compared.disaggregated)
+    except KeyboardInterrupt:  # the plan itself is complete
+        return compared.plan(("interrupted before a plan within one node was looked for",))
+    plan = _verified(compared)
+    if within is None:
+        return plan
+    beside, other = within
+    if first.problem.demand is not None and other.value > RIVAL * solution.value:
+        beside = replace(beside, options=replace(beside.options, verify=False, alternatives=False))
+    return better(plan, _told(beside, other))
+
+
+def _told(search: Search, solution: Solution) -> Plan:
+    """A solution as the plan that people get, simulated and corrected where that is asked for."""
+    return search.assembled(solution) if solution.interrupted else _verified(search.compared(solution))
+
+
+def _verified(compared: Compared) -> Plan:
+    """A plan with what it is compared with, simulated and corrected where that is asked for."""
+    if not compared.search.options.verify:
         return compared.plan()
     try:
-        return _Verifying(search).plan(compared)
+        return _Verifying(compared.search).plan(compared)
     except KeyboardInterrupt:  # the plan itself is complete
         return compared.plan(("interrupted before the plan was simulated",))
 
@@ -92,16 +122,16 @@ def _divided(search: Search, whole: Search, division: Division) -> Plan:
     options = search.options
     unsplit = None if division.unsplit is None else division.unsplit.value
     try:
-        plan = _planned(search)
+        plan = _best_of(search)
     except (InfeasibleError, SolverError):
         if unsplit is None:
             raise
-        return Division(notes=(KEPT_WHOLE,)).told(_planned(whole))
+        return Division(notes=(KEPT_WHOLE,)).told(_best_of(whole))
     if unsplit is None or (not options.verify and worth_it(plan, unsplit)):
         return division.told(plan)
     try:
         options.on_stage("planning for all prompts together")
-        other = _planned(whole)
+        other = _best_of(whole)
     except (InfeasibleError, SolverError, KeyboardInterrupt):  # the first plan is complete
         return division.told(plan)
     if worth_it(plan, other.value) or (holds(plan) and not holds(other)):

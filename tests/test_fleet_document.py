@@ -269,7 +269,7 @@ def test_groups_of_a_zone_keep_it():
 
 
 def test_every_key_of_a_plans_group_is_known():
-    assert set(PLANNED) == set(GroupDocument.model_fields) - {"zone", "price_class"}
+    assert set(PLANNED) == set(GroupDocument.model_fields) - {"zone", "price_class", "same_node"}
     assert set(GroupDocument.model_fields) <= set(FleetGroupDocument.model_fields)
     assert set(PLAN_RESULTS) == (set(PLANNED) | {"price_class"}) - {
         "name", "phase", "gpu", "parallelism", "replicas", "num_gpus", "precision", "max_num_seqs",

@@ -62,6 +62,12 @@ class TransferSection(DocumentModel):
     first_token_phase: Sourced[Phase] = Field(description="Which side emits the first token.")
     rdma_efficiency: Sourced[Fraction] = Field(description="Share of line rate reached with RDMA.")
     tcp_efficiency: Sourced[Fraction] = Field(description="Share of line rate reached with TCP.")
+    peer_efficiency: Sourced[Fraction] = Field(
+        description="Share of the link between two GPUs of one node that is reached."
+    )
+    peer_links: Sourced[tuple[Text, ...]] = Field(
+        description="Kinds of links within a node that carry KV caches; over others they take the network."
+    )
     fixed_ms: Sourced[NonNegative] = Field(description="Per request. [ms]")
     per_block_us: Sourced[NonNegative] = Field(description="Per block descriptor. [us]")
     overlap: Sourced[Annotated[float, Field(ge=0, le=1)]] = Field(
@@ -162,6 +168,8 @@ def _transfer(section: TransferSection) -> TransferCosts:
     return TransferCosts(
         rdma_efficiency=section.rdma_efficiency.value,
         tcp_efficiency=section.tcp_efficiency.value,
+        peer_efficiency=section.peer_efficiency.value,
+        peer_links=section.peer_links.value,
         fixed=section.fixed_ms.value * MILLI,
         per_block=section.per_block_us.value * MICRO,
         overlap=section.overlap.value,

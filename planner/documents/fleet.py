@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from planner import catalog
+from planner.collectives import within_node
 from planner.configuration import smallest_layout
 from planner.documents.files import read_text
 from planner.documents.fleet_schema import (
@@ -40,6 +41,7 @@ from planner.documents.scenario import (
     workload_of,
 )
 from planner.documents.schema_base import DocumentModel
+from planner.documents.shared_node import Stand, node_problems
 from planner.documents.source import validate
 from planner.documents.supply import bytes_per_second
 from planner.documents.tree import KeyPath, Tree, dotted, only
@@ -336,7 +338,7 @@ def _group(index: int, document: FleetGroupDocument, gpu: GPU, served: _Served) 
     return _Group(
         index=index,
         document=document,
-        item=item,
+        item=within_node(item) if document.same_node else item,
         layout=layout,
         precision=served.precision if own is None else Precision.of(served.model, own.weights, own.kv_cache),
         token_budget=document.max_num_batched_tokens or engine.prefill_token_budget,
@@ -373,6 +375,8 @@ def _check_groups(tree: Tree, served: _Served, groups: Sequence[_Group]) -> list
             legal.append(group)
             broken += _check_memory(tree, served, group)
         problems += broken
+    stands = [Stand(g.index, g.item, g.document.replicas * g.layout.num_gpus) for g in groups]
+    problems += node_problems(tree, served.engine, stands)
     return [*problems, *_check_pairs(tree, served, legal)]
 
 

@@ -116,6 +116,11 @@ class FleetGroupDocument(DocumentModel):
         description="NIC share of one GPU, one direction; default: the profile's. [Gbit/s]",
     )
     rdma: bool = Field(default=True, description="false where the network is plain TCP.")
+    same_node: bool = Field(
+        default=False,
+        description="true where all groups share one node and KV caches take the NVLink within it; the "
+        "network does not count then.",
+    )
     node_size: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
         default=None, description="GPUs of a node; default: the profile's."
     )

@@ -57,6 +57,10 @@ class GroupDocument(DocumentModel):
     price_class: PriceClass = Field(
         default=PriceClass.ON_DEMAND, description="How its GPUs are paid for; left out: on demand."
     )
+    same_node: bool = Field(
+        default=False,
+        description="Whether KV caches take the link within a node, which all groups then share.",
+    )
     parallelism: ParallelismDocument = Field(description="GPUs of one replica.")
     replicas: Size = Field(description="Number of replicas.")
     num_gpus: Count | None = Field(default=None, description="replicas x tp x pp x dp.")

@@ -15,6 +15,10 @@ class TransferCosts:
     ----------
     rdma_efficiency, tcp_efficiency : float
         Share of line rate reached. [1]
+    peer_efficiency : float
+        Share of the link between two GPUs of a node that is reached. [1]
+    peer_links : tuple of str
+        Kinds of links within a node over which the connector moves KV caches at all.
     fixed : float
         Per request: handshake and scheduling. [s]
     per_block : float
@@ -25,6 +29,8 @@ class TransferCosts:
 
     rdma_efficiency: float
     tcp_efficiency: float
+    peer_efficiency: float
+    peer_links: tuple[str, ...]
     fixed: float
     per_block: float
     overlap: float

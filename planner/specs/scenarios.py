@@ -205,6 +205,8 @@ class FleetItem:
         Lines of one GPU type differ in zone or price class.
     interruptions : float
         Of one spot replica. [1/h]
+    same_node : bool
+        Whether all groups share one node: `network_bandwidth` is then that of the link within it.
     """
 
     gpu: GPU
@@ -220,6 +222,7 @@ class FleetItem:
     max_gpus_by_phase: Mapping[Phase, int] = field(default_factory=dict)
     price_class: PriceClass = PriceClass.ON_DEMAND
     interruptions: float = 0.0
+    same_node: bool = False
 
     @property
     def name(self) -> str:
