@@ -26,8 +26,12 @@ from planner.program.horizon.relaxation import Relaxed
 from planner.program.horizon.repack import Choice, repack
 from planner.program.problem import POOLS_OF_MODE
 
-PENALTIES, AGAIN = (0.02, 0.1, 0.3, 1.0, 4.0), (0.3, 3.0)
-"""Price of a replica beyond a scaling limit, in those of a median GPU for a period; at first, later. [1]"""
+PENALTIES = (
+    (0.05, 0.7, 1.5, 3.0, 6.0),
+    (0.02, 0.1, 0.3, 1.0, 4.0),
+    (0.1, 0.5, 1.0, 2.0, 4.0, 8.0),
+)
+"""Prices of a replica beyond a scaling limit, in those of a median GPU for a period, of each start. [1]"""
 MIXTURES = (0.3, 0.6, 0.8, 0.9, 1.0, 1.0)
 """Share of the bill in what GPUs cost, round by round; the rest is the relaxation's price. [1]"""
 FOLLOW = 100.0
@@ -44,24 +48,50 @@ class Planner:
         self._horizon, self._reduced, self._shop, self._relaxed = horizon, reduced, shop, relaxed
         self._linear = relaxed.prices.gpu
         self._blocks = np.array([horizon.block(g) for g in range(len(horizon.gpu_types))])
-        self._reserved = np.round(relaxed.reserved / self._blocks).astype(np.int64)  # blocks
-        self._used = np.zeros((len(self._blocks), len(horizon.periods)), np.int64)
         self._unit = float(np.median(shop.rent)) or 1.0
         self._penalty = np.inf
         self._mode: dict[int, bool] = {}
-        self._paths: dict[tuple[int, bool], list[Ints]] = {}
         self._libraries: dict[tuple[int, bool], list[Library]] = {}
         for s, fronts in enumerate(reduced.fronts):
             modes = {front.disaggregated for front in fronts}
             if modes:
                 self._mode[s] = max(sorted(modes), key=lambda m: relaxed.modes.get((s, m), 0.0))
+        self._begin()
 
     def rounds(self, until: float) -> Iterator[Replicas]:
-        """Plans, one per round, until the monotonic clock shows `until`; not all of them hold."""
-        self._round(0.0, follow=True)
-        yield self.replicas()
-        yield from self._softly(PENALTIES, until)
+        """Plans, one per round, until the monotonic clock shows `until`; not all of them hold.
+
+        Begins anew where a start has come to rest, with other penalties.
+        """
         while True:
+            for penalties in PENALTIES:
+                self._begin()
+                self._round(0.0, follow=True)
+                yield self.replicas()
+                if self._horizon.limited and self._horizon.transitions:
+                    yield from self._softly(penalties, until)
+                yield from self._settling(until)
+
+    def _begin(self) -> None:
+        """No plan yet; libraries stay."""
+        self._paths: dict[tuple[int, bool], list[Ints]] = {}
+        self._used = np.zeros((len(self._blocks), len(self._horizon.periods)), np.int64)
+        self._reserved = np.round(self._relaxed.reserved / self._blocks).astype(np.int64)  # blocks
+
+    def _softly(self, penalties: Sequence[float], until: float) -> Iterator[Replicas]:
+        """Rounds in which going beyond a scaling limit has a price, that rises to infinity."""
+        for factor in penalties:
+            self._penalty = factor * self._unit
+            self._repack_all(until)
+            self._enrich()
+            self._round(1.0)
+            self._enrich()
+            yield self.replicas()
+        self._penalty = np.inf
+
+    def _settling(self, until: float) -> Iterator[Replicas]:
+        """Rounds within the limits, in which reservations follow the plan."""
+        for _ in range(2):
             for share in MIXTURES:
                 self._round(share, swap=share == 1.0)
                 yield self.replicas()
@@ -71,19 +101,6 @@ class Planner:
                 self._settle()
                 self._round(1.0)
                 yield self.replicas()
-            yield from self._softly(AGAIN, until)
-
-    def _softly(self, penalties: Sequence[float], until: float) -> Iterator[Replicas]:
-        """Rounds in which going beyond a scaling limit has a price, that rises."""
-        if self._horizon.limited and self._horizon.transitions:
-            for factor in penalties:
-                self._penalty = factor * self._unit
-                self._repack_all(until)
-                self._enrich()
-                self._round(1.0)
-                self._enrich()
-                yield self.replicas()
-            self._penalty = np.inf
 
     def quick(self) -> Iterator[Replicas]:
         """A few plans without repacking."""

@@ -13,11 +13,11 @@ from planner.program.horizon.pools import Floats, Ints, Pool, Reduced
 from planner.program.horizon.prices import Market, Prices, clipped, first_prices, proven, weights
 from planner.program.horizon.problem import Horizon, Replicas
 
-COARSE, CLOSE = 1e-2, 1e-3
+COARSE, CLOSE = 1e-2, 4e-4
 """Relative distance of the linear program from the bound at which covers are refined, and prices good. [1]"""
 STEP = 0.5
 """How far prices move from the best known to those of the linear program. [1]"""
-CELLS, REFINED_CELLS = 12_000, 2_000
+CELLS, REFINED_CELLS = 12_000, 3_000
 """Steps of capacity in proofs, and in looking for covers."""
 
 

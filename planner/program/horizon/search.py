@@ -20,7 +20,7 @@ from planner.program.horizon.relaxation import Relaxed, bound, first_look, relax
 
 SMALL = 2500
 """Columns of groups up to which the whole program is solved where decomposition leaves a gap."""
-PATIENCE = 30
+PATIENCE = 60
 """Rounds without a better plan after which no more are tried."""
 STATIC_SHARE, RELAX_SHARE = 0.15, 0.4
 """Of the time limit: for the static plan, and of the rest for prices. [1]"""
