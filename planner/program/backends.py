@@ -200,7 +200,7 @@ class _Highs(pulp.HiGHS):  # type: ignore[misc]
         self.interrupted = False
 
     def createAndConfigureSolver(self, lp: Any) -> None:
-        with _muted_banner():
+        with muted_banner():
             super().createAndConfigureSolver(lp)
         for name, value in self.checked_options.items():
             if lp.solverModel.setOptionValue(name, value) != highspy.HighsStatus.kOk:
@@ -214,7 +214,7 @@ class _Highs(pulp.HiGHS):  # type: ignore[misc]
             # In PuLP's order; it adds a variable of its own where a row or the objective is empty.
             solution.col_value = [value_of.get(v.name, 0.0) for v in lp.variables()]
             model.setSolution(solution)
-        self.interrupted = _run_interruptibly(model)
+        self.interrupted = run_interruptibly(model)
 
     def findSolutionValues(self, lp: Any) -> tuple[int, int]:
         # PuLP's own reading raises on statuses that it does not know; ours comes from the model.
@@ -223,7 +223,7 @@ class _Highs(pulp.HiGHS):  # type: ignore[misc]
         return pulp.LpStatusUndefined, pulp.LpSolutionNoSolutionFound
 
 
-def _run_interruptibly(model: Any) -> bool:
+def run_interruptibly(model: Any) -> bool:
     """Run HiGHS in a thread; True if Ctrl-C ended it."""
     stop, done = threading.Event(), threading.Event()
     failures: list[BaseException] = []
@@ -257,7 +257,7 @@ _banner_seen = False
 
 
 @contextmanager
-def _muted_banner() -> Iterator[None]:
+def muted_banner() -> Iterator[None]:
     """Send file descriptor 1 to nowhere while the first ``Highs()`` of the process is made."""
     global _banner_seen
     if _banner_seen:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.errors import SolverError
-from planner.program.backends import THREADS, _muted_banner, _run_interruptibly
+from planner.program.backends import THREADS, muted_banner, run_interruptibly
 
 Floats = NDArray[np.float64]
 
@@ -37,7 +37,7 @@ class GrowingLp:
     """Minimise over columns >= 0; rows first, then columns, as many and as often as needed."""
 
     def __init__(self) -> None:
-        with _muted_banner():
+        with muted_banner():
             self._model = highspy.Highs()  # type: ignore[no-untyped-call]
         self._set("output_flag", False)
         self._set("threads", THREADS)
@@ -66,7 +66,7 @@ class GrowingLp:
             If the user stopped it.
         """
         self._flush()
-        if _run_interruptibly(self._model):
+        if run_interruptibly(self._model):
             raise KeyboardInterrupt
         self._set("simplex_strategy", PRIMAL)
         status = self._model.getModelStatus()
