@@ -1,11 +1,12 @@
 """Plans over a day for many streams: time to a proven gap.
 
-    python -m benchmarks.horizon [--seeds 3] [--types 12] [--models 3] [--classes 8] [--periods 24]
+    python -m benchmarks.horizon [--seeds 3] [--first-seed 0] [--types 12] [--models 3] [--classes 8]
+        [--periods 24] [--startup-minutes 0]
 
 Each instance draws GPU types, candidates (TP 1 to 8 in three phases) and a day curve per model; a class needs
 up to about 40 replicas at its peak. It is solved without coupling, GPU by GPU, and then with
 all of it: whole nodes, half of what the popular types would need at the peak in stock, capacity reserved
-once at 0.6 of the price, at most 6 replicas of a pool added or removed per hour, and start-ups of 6 minutes.
+once at 0.6 of the price, and at most 6 replicas of a pool added or removed per hour; start-ups, if asked for.
 Times are CPU-s, on one thread; the clock may show twice as many before the search is stopped.
 """
 
@@ -23,6 +24,7 @@ from planner.program.horizon import Horizon, HorizonSolution, Offer, Period, Str
 from planner.program.horizon.bill import gpus_used
 from planner.program.problem import Candidate, CapacityCurve, GpuType
 from planner.specs import Phase
+from planner.units import MINUTES_PER_HOUR
 
 UNCOUPLED_TIME, UNCOUPLED_GAP = 30.0, 0.005  # [s], [1]
 COUPLED_TIME, COUPLED_GAP = 120.0, 0.03
@@ -30,7 +32,6 @@ STARTS = (1, 2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 25, 32, 40, 50, 64)
 TENSOR_PARALLEL = (1, 2, 4, 8)
 PATIENCE = 2.0  # time on the clock, in that of the CPU
 SCALING = 6  # replicas of a pool per hour, up or down
-STARTUP = 0.1  # [h]
 MEMORY = ((0.2, 1.5), (1.0, 3.0), (3.0, 6.0))  # weights of a small, a middle and a large model [GPUs]
 RESERVED_SHARE = 0.6  # of the price on demand
 
@@ -109,7 +110,7 @@ def uncoupled(seed: int, types: int, models: int, classes: int, periods: int) ->
     )
 
 
-def coupled(free: Horizon, peaks: np.ndarray) -> Horizon:
+def coupled(free: Horizon, peaks: np.ndarray, startup_hours: float = 0.0) -> Horizon:
     """`free` with whole nodes, stock, reserved capacity, scaling limits and start-ups.
 
     `peaks` are the GPUs per type that the plan without coupling uses at its peak: types above the median have
@@ -129,7 +130,7 @@ def coupled(free: Horizon, peaks: np.ndarray) -> Horizon:
         whole_nodes=True,
         max_added=SCALING,
         max_removed=SCALING,
-        startup_hours=STARTUP,
+        startup_hours=startup_hours,
         gap=COUPLED_GAP,
     )
 
@@ -151,17 +152,19 @@ def measure(horizon: Horizon, time_limit: float) -> Run:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--startup-minutes", type=float, default=0.0)
     parser.add_argument("--types", type=int, default=12)
     parser.add_argument("--models", type=int, default=3)
     parser.add_argument("--classes", type=int, default=8)
     parser.add_argument("--periods", type=int, default=24)
     arguments = parser.parse_args()
     free, tied = [], []
-    for seed in range(arguments.seeds):
+    for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
         horizon = uncoupled(seed, arguments.types, arguments.models, arguments.classes, arguments.periods)
         free.append(measure(horizon, UNCOUPLED_TIME))
         peaks = np.array(gpus_used(horizon, free[-1].solution.replicas)).max(axis=1)
-        bound = coupled(horizon, peaks)
+        bound = coupled(horizon, peaks, arguments.startup_minutes / MINUTES_PER_HOUR)
         tied.append(measure(bound, COUPLED_TIME))
         _print_line(seed, "uncoupled", free[-1])
         _print_line(seed, "coupled", tied[-1])
