@@ -308,21 +308,36 @@ class Schedule:
             )
             found = [Alternative(name=STATIC, value=cost, cost=cost, summary=text)]
         if self.search.options.alternatives and self.search.problem.colocated is ColocatedUse.ALLOWED:
-            for name, use in ((COLOCATED, ColocatedUse.ONLY), (DISAGGREGATED, ColocatedUse.FORBIDDEN)):
-                found.append(self._of_kind(name, use, hours))
+            found += self._kinds(timetable, hours)
         return tuple(found)
+
+    def _kinds(self, timetable: Timetable, hours: float) -> Iterator[Alternative]:
+        """The best colocated and the best disaggregated timetable; one of them may be the plan."""
+        counts = zip(*(solution.replicas for solution in timetable.solutions), strict=True)
+        used = {c.phase for c, n in zip(self.search.choices, counts, strict=True) if any(n)}
+        mean = timetable.answer.value / hours
+        for name, use, own in (
+            (COLOCATED, ColocatedUse.ONLY, used == {Phase.COLOCATED}),
+            (DISAGGREGATED, ColocatedUse.FORBIDDEN, Phase.COLOCATED not in used),
+        ):
+            if own:
+                yield Alternative(name=name, value=mean, cost=mean, summary="this plan")
+            else:
+                yield self._of_kind(name, use, hours)
 
     def _of_kind(self, name: str, use: ColocatedUse, hours: float) -> Alternative:
         self.search.options.on_stage("looking for alternatives")
         try:
-            answer = solve_horizon(self.horizon(use), time_limit=self.search.options.time_limit)
+            limit = self.search.options.time_limit
+            answer = solve_horizon(self.horizon(use), time_limit=limit, thorough=False)
         except InfeasibleError:
             return Alternative(name=name, value=None, cost=None, summary="none", reason=NO_SUCH_FLEET)
         except SolverError as error:
             reason = str(error).splitlines()[0]
             return Alternative(name=name, value=None, cost=None, summary="none", reason=reason)
         cost = answer.value / hours
-        return Alternative(name=name, value=cost, cost=cost, summary="follows the traffic as well")
+        said = f"follows the traffic as well; within {answer.gap:.1%} of the best of its kind"
+        return Alternative(name=name, value=cost, cost=cost, summary=said)
 
 
 def _shares(question: Question, usable: Sequence[float], rate: float) -> Iterator[float]:

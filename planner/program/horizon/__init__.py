@@ -24,13 +24,15 @@ from planner.program.horizon.search import solve as _solve
 __all__ = ["Horizon", "HorizonSolution", "Offer", "Period", "StaticPlan", "Stream", "solve"]
 
 
-def solve(horizon: Horizon, *, time_limit: float | None = None) -> HorizonSolution:
+def solve(horizon: Horizon, *, time_limit: float | None = None, thorough: bool = True) -> HorizonSolution:
     """The best plan found for `horizon`, checked against every constraint, with the bound that is proven.
 
     Parameters
     ----------
     time_limit : float, optional
         [s]
+    thorough : bool
+        Whether a small horizon that is left with a gap is solved whole, which takes longer.
 
     Raises
     ------
@@ -41,7 +43,7 @@ def solve(horizon: Horizon, *, time_limit: float | None = None) -> HorizonSoluti
     KeyboardInterrupt
         If the user stopped the search before there was a plan; with a plan it is returned, interrupted.
     """
-    solution = _solve(horizon, time_limit=time_limit)
+    solution = _solve(horizon, time_limit=time_limit, thorough=thorough)
     if solution is None:
         raise InfeasibleError("no fleet of this kind carries all streams in all periods")
     return solution

@@ -18,8 +18,11 @@ from planner.program.horizon.prices import Market, market
 from planner.program.horizon.problem import Horizon, HorizonSolution, Period, Replicas, StaticPlan
 from planner.program.horizon.relaxation import Relaxed, bound, first_look, relax
 
-SMALL = 2500
-"""Columns of groups up to which the whole program is solved where decomposition leaves a gap."""
+SMALL = 6000
+"""Columns of groups up to which the whole program is solved where decomposition leaves a gap: one model over
+24 hours. Its fleets are of few nodes, which the bound of decomposition, in GPUs, cannot see."""
+MOST_NODES = 2000
+"""Of its search tree: a limit that is the same on every machine, as a time is not."""
 PATIENCE = 60
 """Rounds without a better plan after which no more are tried."""
 STATIC_SHARE, RELAX_SHARE = 0.15, 0.4
@@ -45,8 +48,10 @@ class Found:
         return max((self.value - self.bound) / self.value, 0.0) if self.value > 0 else 0.0
 
 
-def solve(horizon: Horizon, *, time_limit: float | None = None) -> HorizonSolution | None:
-    """The best plan found, checked; None if there is none.
+def solve(
+    horizon: Horizon, *, time_limit: float | None = None, thorough: bool = True
+) -> HorizonSolution | None:
+    """The best plan found, checked; None if there is none. Not `thorough`: by decomposition alone.
 
     Raises
     ------
@@ -58,7 +63,7 @@ def solve(horizon: Horizon, *, time_limit: float | None = None) -> HorizonSoluti
     started = time.monotonic()
     limit = math.inf if time_limit is None else time_limit
     flat = static_horizon(horizon)
-    static = search(flat, started + STATIC_SHARE * limit)
+    static = search(flat, started + STATIC_SHARE * limit, thorough=thorough)
     start = None
     if static.replicas is not None:
         start = tuple((counts[0],) * len(horizon.periods) for counts in static.replicas)
@@ -67,7 +72,7 @@ def solve(horizon: Horizon, *, time_limit: float | None = None) -> HorizonSoluti
         if start is not None:
             found = _better(horizon, found, start)
     else:
-        found = search(horizon, started + limit, start)
+        found = search(horizon, started + limit, start, thorough=thorough)
     if found.replicas is None:
         if found.interrupted:
             raise KeyboardInterrupt
@@ -88,7 +93,9 @@ def static_horizon(horizon: Horizon) -> Horizon:
     )
 
 
-def search(horizon: Horizon, deadline: float, start: Replicas | None = None) -> Found:
+def search(
+    horizon: Horizon, deadline: float, start: Replicas | None = None, *, thorough: bool = True
+) -> Found:
     """Look for plans until the gap is proven, time is over, or nothing better turns up."""
     reduced = reduce(horizon)
     shop = market(horizon, reduced)
@@ -105,7 +112,8 @@ def search(horizon: Horizon, deadline: float, start: Replicas | None = None) -> 
             if _done(horizon, found, deadline):
                 return found
         found = _decomposed(horizon, reduced, shop, found, deadline)
-        if found.gap > _target(horizon) and size(horizon, reduced.limits) <= SMALL:
+        small = thorough and size(horizon, reduced.limits) <= SMALL
+        if small and found.gap > _target(horizon):
             found = _whole(horizon, reduced, found, deadline)
     except KeyboardInterrupt:
         found = replace(found, interrupted=True)
@@ -150,6 +158,7 @@ def _whole(horizon: Horizon, reduced: Reduced, found: Found, deadline: float) ->
         time_limit=None if math.isinf(left) else left,
         gap=horizon.gap,
         start=None if found.replicas is None else monolith.values(found.replicas),
+        max_nodes=MOST_NODES,
     )
     found = replace(found, interrupted=result.interrupted)
     if result.status is LpStatus.INFEASIBLE and found.replicas is None:
