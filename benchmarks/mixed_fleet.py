@@ -197,7 +197,9 @@ def main() -> None:
             results[result.cell.key] = result
             print(f"{len(results)}/{len(list(cells()))} {result.cell.key}", flush=True)
             for kind, found in result.verified.items():
-                print(f"    {kind}: {result.predicted[kind].cost} -> {found.cost} {found.holds} {found.fleet}")
+                print(
+                    f"    {kind}: {result.predicted[kind].cost} -> {found.cost} {found.holds} {found.fleet}"
+                )
             if arguments.results:
                 text = json.dumps([asdict(r) for r in results.values()], indent=1)
                 write_text_atomic(arguments.results, text + "\n")

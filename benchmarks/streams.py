@@ -3,9 +3,9 @@
     python -m benchmarks.streams [--streams 8] [--types 6] [--instances 100] [--seed 0] [--gap 0.005]
 
 Instances are synthetic, so that this measures the program alone: every stream has candidates of its own, for
-every GPU type, phase and tensor parallelism, with capacity curves that bend. Whole nodes are paid for; half of
-the instances have a stock, three in ten spares, half of them pairs that must not meet. Instances without a plan
-are drawn again.
+every GPU type, phase and tensor parallelism, with capacity curves that bend. Whole nodes are paid for; half
+of the instances have a stock, three in ten spares, half of them pairs that must not meet. Instances without
+a plan are drawn again.
 """
 
 from __future__ import annotations

@@ -1,10 +1,13 @@
 """All plans of one stream that cost little more than its best: what streams that share GPUs choose from.
 
 Beside one another, streams meet only in the GPUs they use. A stream's plan therefore comes down to GPUs per
-type, and of two plans of which one uses no more of any type, the other is not needed. Plans are enumerated
-group by group. A partial plan is given up where its cost, and a bound on that of the load still to be carried,
-exceed a limit: a minimal plan for a load r has only groups that with one replica fewer carry less than r, and
-the best of their costs per load, times r, is the bound.
+type, and of two plans of which one uses no more of any type, the other is not needed.
+
+In a pool, candidates of one GPU type that may serve with the same partners are one class: the most that they
+carry on u GPUs is found once (:func:`_class`). A pool's plan is then a number of GPUs per class. These are
+enumerated class by class. A partial plan is given up where its cost, and a bound on that of the load still to
+be carried, exceed a limit: in a minimal plan for a load r every class would carry less than r with fewer GPUs,
+and the best of their costs per load, times r, is the bound.
 
 Costs are by any prices of GPUs: the objective's, or these and more for what is scarce.
 """
@@ -23,11 +26,14 @@ from planner.specs import Phase
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 MOST_PAIRS = 3_000_000
-"""Partial plans times groups that are looked at before an enumeration is given up."""
+"""Partial plans times parts that are looked at before an enumeration is given up."""
 MOST_PLANS = 4_000
 """Plans of a pool or stream that are kept before it is given up."""
+MOST_GPUS = 8_000
+"""GPUs of one class in a pool, beyond which it is not looked at."""
 SOON = 400_000
 """The same, where only the best is wanted."""
 WIDER = (1.0 + 1e-9, 1.01, 1.02, 1.04, 1.07, 1.1, 1.15, 1.22, 1.35, 1.6, 2.5, 5.0)
@@ -38,80 +44,158 @@ class TooManyError(Exception):
     """There are more plans than are worth looking at."""
 
 
+Groups = tuple[tuple[int, int], ...]
+"""Candidates with their replicas."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pool:
-    """Groups that a pool may have: each candidate with each count. Arrays [groups]; loads in req/s.
+    """What a pool may consist of: each class with each number of GPUs. Arrays [parts]; loads in req/s.
 
-    ``before`` is what a group carries with one replica fewer.
+    ``load`` is the most that a class carries on its ``gpus``, by the replicas in ``groups``; ``before`` is what
+    it carries on fewer. ``members`` has the candidates of each class.
     """
 
     need: float
-    candidate: Ints
-    count: Ints
+    of_class: Ints
     gpu_type: Ints
     gpus: Ints
     load: Floats
     before: Floats
+    groups: tuple[Groups, ...]
+    members: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plans:
-    """Plans of a pool or a stream: ``usage`` GPUs [plans, types], ``cost`` [plans]; ``groups`` are pairs of
-    candidate and replicas."""
+    """Plans of a pool or a stream: ``usage`` GPUs [plans, types], ``cost`` [plans], and the ``parts`` of its
+    pools that each has."""
 
     usage: Ints
     cost: Floats
-    groups: tuple[tuple[tuple[int, int], ...], ...]
+    parts: tuple[tuple[tuple[Phase, int], ...], ...]
 
     def kept(self, index: Ints) -> Plans:
         """Some of the plans, in another order."""
-        groups = tuple(self.groups[k] for k in index.tolist())
-        return Plans(usage=self.usage[index], cost=self.cost[index], groups=groups)
+        parts = tuple(self.parts[k] for k in index.tolist())
+        return Plans(usage=self.usage[index], cost=self.cost[index], parts=parts)
 
 
 def pool_of(problem: Problem, stream: int, phase: Phase) -> Pool:
-    """The groups that may serve a phase of a stream."""
-    parts = [part for i in problem.indices(phase, stream) for part in _groups(problem, i)]
-    columns = [np.concatenate(column) for column in zip(*parts, strict=True)] if parts else [np.zeros(0)] * 6
-    whole = [column.astype(np.int64) for column in columns[:4]]
+    """What may serve a phase of a stream."""
+    partners: dict[int, set[int]] = {}
+    for i, j in problem.pairs_that_meet():
+        partners.setdefault(i, set()).add(j)
+        partners.setdefault(j, set()).add(i)
+    classes: dict[tuple[int, frozenset[int]], list[int]] = {}
+    for i in problem.indices(phase, stream):
+        candidate = problem.candidates[i]
+        if candidate.max_replicas > 0:
+            classes.setdefault((candidate.gpu_type, frozenset(partners.get(i, ()))), []).append(i)
+    need = problem.rate(stream) * (1 - ROUNDING)
+    tables = [_class(problem, members, need) for members in classes.values()]
+    sizes = [gpus.size for gpus, _, _ in tables]
+    types = [gpu_type for gpu_type, _ in classes]
+    none = np.zeros(0)
     return Pool(
-        need=problem.rate(stream) * (1 - ROUNDING),
-        candidate=whole[0],
-        count=whole[1],
-        gpu_type=whole[2],
-        gpus=whole[3],
-        load=columns[4],
-        before=columns[5],
+        need=need,
+        of_class=np.repeat(np.arange(len(sizes)), sizes),
+        gpu_type=np.repeat(np.array(types, np.int64), sizes),
+        gpus=np.concatenate([none.astype(np.int64), *(gpus for gpus, _, _ in tables)]),
+        load=np.concatenate([none, *(load for _, load, _ in tables)]),
+        before=np.concatenate([none, *(np.concatenate([[0.0], load[:-1]]) for _, load, _ in tables)]),
+        groups=tuple(groups for _, _, found in tables for groups in found),
+        members=tuple(map(tuple, classes.values())),
     )
 
 
-def _groups(problem: Problem, index: int) -> Iterator[tuple[NDArray[np.generic], ...]]:
-    """Candidate, count, type, GPUs, load, and load before, of every count of one candidate."""
-    c = problem.candidates[index]
-    if c.max_replicas < 1:
-        return
-    counts = np.arange(c.max_replicas + 1)
-    left = np.maximum(counts - problem.spares, 0)
-    ranges = np.searchsorted(c.curve.starts, left, side="right") - 1
-    load = left * np.where(left > 0, np.asarray(c.curve.per_replica)[ranges], 0.0)
-    n = counts[1:][load[1:] > 0]
-    yield np.full(n.shape, index), n, np.full(n.shape, c.gpu_type), n * c.gpus, load[n], load[n - 1]
+def _class(problem: Problem, members: Sequence[int], need: float) -> tuple[Ints, Floats, list[Groups]]:
+    """Numbers of GPUs of which each carries more than the one before, up to the first that carry `need`.
+
+    With the load that they carry at most, and the replicas that do.
+    """
+    loads = {i: _loads(problem, i) for i in members}
+    sizes = {i: problem.candidates[i].gpus * problem.candidates[i].max_replicas for i in members}
+    alone = [sizes[i] for i in members if loads[i][-1] >= need]
+    stock = problem.stock(problem.candidates[members[0]].gpu_type)
+    most = min([*alone, sum(sizes.values()), *([] if stock is None else [stock])])
+    best, counts = np.zeros(most + 1), []
+    for i in members:
+        gpus = problem.candidates[i].gpus
+        load = loads[i][: most // gpus + 1]
+        with_it, count = best.copy(), np.zeros(most + 1, np.int64)
+        for n in np.nonzero(load > 0)[0].tolist():
+            more = best[: most + 1 - n * gpus] + load[n]
+            better = more > with_it[n * gpus :]
+            with_it[n * gpus :][better] = more[better]
+            count[n * gpus :][better] = n
+        best = with_it
+        counts.append(count)
+    best = np.maximum.accumulate(best)
+    (steps,) = np.nonzero(np.diff(best) > 0)
+    steps = steps + 1
+    enough = int(np.searchsorted(best[steps], need)) + 1
+    steps = steps[:enough]
+    return steps, best[steps], [_groups(problem, members, counts, int(u)) for u in steps]
 
 
-class _Bound:
-    """A lower bound on the cost of carrying a load."""
+def _groups(problem: Problem, members: Sequence[int], counts: Sequence[Ints], gpus: int) -> Groups:
+    """The replicas that carry most on so many GPUs."""
+    found = []
+    for i, count in zip(reversed(members), reversed(counts), strict=True):
+        if n := int(count[gpus]):
+            found.append((i, n))
+            gpus -= n * problem.candidates[i].gpus
+    return tuple(found)
+
+
+def _loads(problem: Problem, index: int) -> Floats:
+    """Load of a group of 0, 1, ... replicas with its spares down. [req/s]"""
+    candidate = problem.candidates[index]
+    left = np.maximum(np.arange(candidate.max_replicas + 1) - problem.spares, 0)
+    ranges = np.searchsorted(candidate.curve.starts, left, side="right") - 1
+    return np.where(left > 0, left * np.asarray(candidate.curve.per_replica)[ranges], 0.0)
+
+
+class _Bounds:
+    """Lower bounds on the cost of carrying a load, with all classes or with those after a class.
+
+    Classes stand in the order of their best cost per load, so that what is left to the later ones is dear.
+    """
 
     def __init__(self, pool: Pool, cost: Floats) -> None:
-        order = np.argsort(pool.before, kind="stable")
-        self.starts = pool.before[order]
-        self.ratios = np.minimum.accumulate(cost[order] / pool.load[order])
+        ratios = cost / pool.load
+        best = np.full(len(pool.members), np.inf)
+        np.minimum.at(best, pool.of_class, ratios)
+        self.rank = np.argsort(np.argsort(best, kind="stable"))[pool.of_class]
+        self.curves = []
+        for rank in range(-1, len(pool.members)):
+            (later,) = np.nonzero(self.rank > rank)
+            order = later[np.argsort(pool.before[later], kind="stable")]
+            self.curves.append((pool.before[order], np.minimum.accumulate(ratios[order])))
 
-    def __call__(self, load: Floats) -> Floats:
-        at = np.maximum(np.searchsorted(self.starts, load, side="left") - 1, 0)
-        return np.maximum(load, 0.0) * self.ratios[at]
+    def all(self, load: Floats) -> Floats:
+        """By any classes."""
+        return self._by(self.curves[0], load)
+
+    def later(self, load: Floats, rank: Ints) -> Floats:
+        """By classes after that of each load."""
+        found = np.zeros(load.shape)
+        for k, curve in enumerate(self.curves[1:]):
+            mine = (rank == k) & (load > 0)
+            found[mine] = self._by(curve, load[mine])
+        return found
+
+    @staticmethod
+    def _by(curve: tuple[Floats, Floats], load: Floats) -> Floats:
+        starts, ratios = curve
+        if not starts.size:
+            return np.where(load > 0, np.inf, 0.0)
+        at = np.maximum(np.searchsorted(starts, load, side="left") - 1, 0)
+        return np.maximum(load, 0.0) * ratios[at]
 
 
-def pool_plans(pool: Pool, prices: Floats, most: float, effort: int = MOST_PAIRS) -> Plans:
+def pool_plans(phase: Phase, pool: Pool, prices: Floats, most: float, effort: int = MOST_PAIRS) -> Plans:
     """All minimal plans of a pool that cost up to `most`.
 
     Raises
@@ -120,16 +204,18 @@ def pool_plans(pool: Pool, prices: Floats, most: float, effort: int = MOST_PAIRS
         If there are too many of them.
     """
     if not pool.load.size:
-        return _plans(pool, prices, [])
+        return _plans(phase, pool, prices, [])
     cost = prices[pool.gpu_type] * pool.gpus
-    return _plans(pool, prices, list(_minimal(pool, cost, _Bound(pool, cost), most, effort)))
+    return _plans(phase, pool, prices, list(_minimal(pool, cost, _Bounds(pool, cost), most, effort)))
 
 
-def _minimal(pool: Pool, cost: Floats, bound: _Bound, most: float, effort: int) -> Iterator[Ints]:
-    """Groups of all minimal plans up to a cost, by their number of groups. [plans, groups]"""
-    (items,) = np.nonzero(cost + bound(pool.need - pool.load) <= most)
-    members = items.reshape(-1, 1)
-    enough = pool.load[items] >= pool.need
+def _minimal(pool: Pool, cost: Floats, bounds: _Bounds, most: float, effort: int) -> Iterator[Ints]:
+    """Parts of all minimal plans up to a cost, by their number. [plans, parts]"""
+    left = pool.need - pool.load
+    (items,) = np.nonzero(cost + bounds.all(left) <= most)
+    first = items[(cost + bounds.later(left, bounds.rank))[items] <= most]
+    members = first.reshape(-1, 1)
+    enough = left[first] <= 0
     looked = 0
     while members.size:
         yield members[enough]
@@ -137,38 +223,36 @@ def _minimal(pool: Pool, cost: Floats, bound: _Bound, most: float, effort: int) 
         looked += members.shape[0] * items.size
         if looked > effort:
             raise TooManyError
-        members, enough = _extended(pool, cost, bound, members, items, most)
+        members, enough = _extended(pool, cost, bounds, members, items, most)
 
 
 def _extended(
-    pool: Pool, cost: Floats, bound: _Bound, members: Ints, items: Ints, most: float
-) -> tuple[Ints, NDArray[np.bool_]]:
-    """Partial plans with one more group of a later candidate; which of them carry all the load."""
+    pool: Pool, cost: Floats, bounds: _Bounds, members: Ints, items: Ints, most: float
+) -> tuple[Ints, Bools]:
+    """Partial plans with one more part of a later class; which of them carry all the load."""
     spent = cost[members].sum(axis=1)[:, None] + cost[items]
-    carried = pool.load[members].sum(axis=1)[:, None] + pool.load[items]
-    later = pool.candidate[items] > pool.candidate[members].max(axis=1, initial=-1)[:, None]
-    fewer = carried - pool.load[items] + pool.before[items] >= pool.need  # a replica fewer would do
-    later &= ~fewer & (spent <= most)
+    rest = (pool.need - pool.load[members].sum(axis=1))[:, None]
+    later = bounds.rank[items] > bounds.rank[members[:, -1]][:, None]
+    later &= (pool.before[items] < rest) & (spent <= most)  # else fewer GPUs would do
     rows, columns = np.nonzero(later)
-    left = pool.need - carried[rows, columns]
-    keep = spent[rows, columns] + bound(left) <= most
+    left = (rest - pool.load[items])[rows, columns]
+    keep = spent[rows, columns] + bounds.later(left, bounds.rank[items[columns]]) <= most
     rows, columns = rows[keep], columns[keep]
     return np.hstack([members[rows], items[columns, None]]), left[keep] <= 0
 
 
-def _plans(pool: Pool, prices: Floats, done: Sequence[Ints]) -> Plans:
+def _plans(phase: Phase, pool: Pool, prices: Floats, done: Sequence[Ints]) -> Plans:
     usage = [np.zeros((0, prices.size), np.int64)]
-    groups: list[tuple[tuple[int, int], ...]] = []
+    parts: list[tuple[tuple[Phase, int], ...]] = []
     for members in done:
         table = np.zeros((members.shape[0], prices.size), np.int64)
         rows = np.arange(members.shape[0])
         for column in members.T:
             np.add.at(table, (rows, pool.gpu_type[column]), pool.gpus[column])
         usage.append(table)
-        pairs = zip(pool.candidate[members].tolist(), pool.count[members].tolist(), strict=True)
-        groups += [tuple(zip(candidates, counts, strict=True)) for candidates, counts in pairs]
+        parts += [tuple((phase, k) for k in row) for row in members.tolist()]
     whole = np.concatenate(usage)
-    return Plans(usage=whole, cost=whole @ prices, groups=tuple(groups))
+    return Plans(usage=whole, cost=whole @ prices, parts=tuple(parts))
 
 
 def least(pool: Pool, prices: Floats) -> tuple[float, Ints]:
@@ -180,13 +264,13 @@ def least(pool: Pool, prices: Floats) -> tuple[float, Ints]:
     if not pool.load.size:
         return float("inf"), usage
     cost = prices[pool.gpu_type] * pool.gpus
-    bound = _Bound(pool, cost)
-    floor = known = float(bound(np.array([pool.need]))[0])
+    bounds = _Bounds(pool, cost)
+    floor = known = float(bounds.all(np.array([pool.need]))[0])
     alone = float(cost[pool.load >= pool.need].min(initial=np.inf)) * (1 + ROUNDING)
     for factor in WIDER:
         most = min(floor * factor, alone)
         try:
-            found = [m for m in _minimal(pool, cost, bound, most, SOON) if m.size]
+            found = [m for m in _minimal(pool, cost, bounds, most, SOON) if m.size]
         except TooManyError:
             break
         if found:
@@ -201,9 +285,9 @@ def least(pool: Pool, prices: Floats) -> tuple[float, Ints]:
 
 def undominated(plans: Plans) -> Plans:
     """`plans` without those that use no less of any GPU type than another, cheapest first."""
-    if plans.cost.size > 20 * MOST_PLANS:
-        raise TooManyError
     _, first = np.unique(plans.usage, axis=0, return_index=True)
+    if first.size > 20 * MOST_PLANS:
+        raise TooManyError
     order = first[np.lexsort((plans.usage[first].sum(axis=1), plans.cost[first]))]
     usage = plans.usage[order]
     kept = np.zeros(usage.shape, np.int64)
@@ -217,13 +301,32 @@ def undominated(plans: Plans) -> Plans:
     return plans.kept(order[np.array(index, np.int64)])
 
 
+def _undominated_alike(plans: Plans, partners: Bools) -> tuple[Plans, Bools]:
+    """As :func:`undominated`, among plans with the same illegal partners. [plans, classes]"""
+    kinds, kind = np.unique(partners, axis=0, return_inverse=True)
+    found = [undominated(plans.kept(np.nonzero(kind.ravel() == k)[0])) for k in range(len(kinds))]
+    sizes = [p.cost.size for p in found]
+    return _joined(found), np.repeat(kinds, sizes, axis=0)
+
+
+def _joined(found: Sequence[Plans]) -> Plans:
+    return Plans(
+        usage=np.concatenate([p.usage for p in found]),
+        cost=np.concatenate([p.cost for p in found]),
+        parts=tuple(parts for p in found for parts in p.parts),
+    )
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StreamPools:
-    """The pools of one stream, by phase, and its illegal partners: [prefill candidate, decode candidate]."""
+    """The pools of one stream.
+
+    ``illegal`` says which classes must not meet. [prefill classes, decode classes]
+    """
 
     problem: Problem
     pools: dict[Phase, Pool]
-    illegal: NDArray[np.bool_]
+    illegal: Bools
 
     def least(self, prices: Floats) -> dict[Phase, tuple[float, Ints]]:
         """Bounds on the cost of each pool, and the GPUs of its best plan."""
@@ -239,16 +342,15 @@ class StreamPools:
         TooManyError
             If there are too many of them.
         """
-        found = [self._of_mode(prices, floors, most, mode, effort) for mode in self.problem.modes]
-        whole = Plans(
-            usage=np.concatenate([p.usage for p in found]),
-            cost=np.concatenate([p.cost for p in found]),
-            groups=tuple(g for p in found for g in p.groups),
-        )
+        whole = _joined([self._of_mode(prices, floors, most, mode, effort) for mode in self.problem.modes])
         stocks = [self.problem.stock(g) for g in range(prices.size)]
         stock = np.array([np.inf if s is None else s for s in stocks])
         (fits,) = np.nonzero(np.all(whole.usage <= stock, axis=1))
         return undominated(whole.kept(fits))
+
+    def replicas(self, plans: Plans, index: int) -> Groups:
+        """Replicas of one plan."""
+        return tuple(group for phase, part in plans.parts[index] for group in self.pools[phase].groups[part])
 
     def _of_mode(
         self, prices: Floats, floors: Mapping[Phase, float], most: float, mode: bool, effort: int
@@ -256,51 +358,48 @@ class StreamPools:
         phases = POOLS_OF_MODE[mode]
         total = sum(floors[phase] for phase in phases)
         if not total <= most:
-            return _plans(self.pools[phases[0]], prices, [])
-        parts = [pool_plans(self.pools[p], prices, most - total + floors[p], effort) for p in phases]
-        return self._pairs(*parts, most) if mode else parts[0]
+            return _plans(phases[0], self.pools[phases[0]], prices, [])
+        parts = [pool_plans(p, self.pools[p], prices, most - total + floors[p], effort) for p in phases]
+        return self._pairs(parts[0], parts[1], most) if mode else parts[0]
 
     def _pairs(self, prefill: Plans, decode: Plans, most: float) -> Plans:
         """Every prefill plan with every decode plan that it may serve with."""
-        if not self.illegal.any():
-            prefill, decode = undominated(prefill), undominated(decode)
+        if not (prefill.cost.size and decode.cost.size):
+            return prefill.kept(np.zeros(0, np.int64))
+        prefill, barred = _undominated_alike(prefill, self._classes(Phase.PREFILL, prefill) @ self.illegal)
+        decode, present = _undominated_alike(decode, self._classes(Phase.DECODE, decode))
         cost = prefill.cost[:, None] + decode.cost
         if cost.size > MOST_PAIRS:
             raise TooManyError
-        legal = ~((_presence(prefill, self.illegal) @ self.illegal) @ _presence(decode, self.illegal).T)
-        rows, columns = np.nonzero((cost <= most) & legal)
-        if rows.size > 20 * MOST_PLANS:
+        rows, columns = np.nonzero((cost <= most) & ~(barred @ present.T))
+        usage, spent = prefill.usage[rows] + decode.usage[columns], cost[rows, columns]
+        _, first = np.unique(usage, axis=0, return_index=True)
+        if first.size > 20 * MOST_PLANS:
             raise TooManyError
-        pairs = zip(rows.tolist(), columns.tolist(), strict=True)
-        return Plans(
-            usage=prefill.usage[rows] + decode.usage[columns],
-            cost=cost[rows, columns],
-            groups=tuple(prefill.groups[a] + decode.groups[b] for a, b in pairs),
-        )
+        pairs = zip(rows[first].tolist(), columns[first].tolist(), strict=True)
+        parts = tuple(prefill.parts[a] + decode.parts[b] for a, b in pairs)
+        return Plans(usage=usage[first], cost=spent[first], parts=parts)
 
-
-def _presence(plans: Plans, illegal: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Whether a candidate is in a plan. [plans, candidates]"""
-    table = np.zeros((len(plans.groups), illegal.shape[0]), np.bool_)
-    if illegal.any():
-        for row, groups in zip(table, plans.groups, strict=True):
-            row[[i for i, _ in groups]] = True
-    return table
+    def _classes(self, phase: Phase, plans: Plans) -> Bools:
+        """Whether a plan has GPUs of a class, of those that must not meet all others. [plans, classes]"""
+        pool = self.pools[phase]
+        table = np.zeros((plans.cost.size, len(pool.members)), np.bool_)
+        axis = 1 if phase is Phase.PREFILL else 0
+        if self.illegal.any():
+            for row, parts in zip(table, plans.parts, strict=True):
+                row[[pool.of_class[part] for _, part in parts]] = True
+            table &= self.illegal.any(axis=axis)
+        return table
 
 
 def stream_pools(problem: Problem) -> list[StreamPools]:
     """The pools of every stream."""
-    size = len(problem.candidates)
-    illegal = np.zeros((size, size), np.bool_)
-    for i, j in problem.pairs_that_meet():
-        illegal[i, j] = True
-    if not illegal.any():
-        illegal = illegal[:1, :1]
-    return [
-        StreamPools(
-            problem=problem,
-            pools={phase: pool_of(problem, s, phase) for phase in Phase},
-            illegal=illegal,
-        )
-        for s in range(len(problem.streams))
-    ]
+    met = problem.pairs_that_meet()
+    found = []
+    for s in range(len(problem.streams)):
+        pools = {phase: pool_of(problem, s, phase) for phase in Phase}
+        first = [[members[0] for members in pools[p].members] for p in (Phase.PREFILL, Phase.DECODE)]
+        illegal = np.array([[(i, j) in met for j in first[1]] for i in first[0]], np.bool_)
+        shape = (len(first[0]), len(first[1]))
+        found.append(StreamPools(problem=problem, pools=pools, illegal=illegal.reshape(shape)))
+    return found

@@ -1,12 +1,13 @@
 """Several streams that share GPUs: one plan of each stream, chosen together.
 
 1. The best plans of the streams by themselves, GPUs paid one by one, bound what all cost together.
-2. Where stock binds, scarce GPUs get a price above their own (Lagrange multipliers of the stock): with prices c + m
-   the bound is the sum of the streams' least costs, minus m times the stock.
+2. Where stock binds, scarce GPUs get a price above their own (Lagrange multipliers of the stock): with prices
+   c + m the bound is the sum of the streams' least costs, minus m times the stock.
 3. From the cheap plans of every stream those are chosen that fill whole nodes best, by exchanging one or two
    streams' plans at a time.
-4. A plan better than that by more than the gap has, of every stream, a plan within the difference to the bound
-   (the slack): these are enumerated, and a program that picks one of each settles the rest.
+4. A plan better than that by more than the gap has, of every stream, a plan within the difference to the
+   bound (the slack): these are enumerated, and a program that picks one of each settles the rest. Within a
+   part of the slack, that proves so much of the bound.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 
 from planner.program.backends import LpStatus, solve_lp
 from planner.program.columns import (
+    MOST_GPUS,
     MOST_PAIRS,
     SOON,
     WIDER,
@@ -35,6 +37,10 @@ from planner.program.problem import POOLS_OF_MODE, Problem
 from planner.program.rows import Draft, LinearProgram
 from planner.specs import Objective, Phase
 
+PENALTY = 64.0
+"""Times the highest price: of a GPU beyond the stock, while plans are exchanged. [1]"""
+TRACE = 1e-3
+"""Share of what GPUs used cost that counts while plans are exchanged, so that nodes empty. [1]"""
 ROUNDS = 12
 """Steps of the multipliers."""
 STEP = 0.04
@@ -47,6 +53,8 @@ EXCHANGED = 300
 """Plans of a stream that are exchanged."""
 PAIRED = 40
 """Of these, plans that are exchanged for two streams at once."""
+SHARES = (0.4, 1.0)
+"""Of the slack, within which plans are enumerated."""
 STARTS = 6
 """Random choices that exchanges start from."""
 
@@ -66,12 +74,16 @@ def simple(problem: Problem) -> bool:
         and problem.min_replicas_per_pool == 1
         and not any(kind.max_gpus_by_phase for kind in problem.gpu_types)
         and not any(problem.lost(i) for i in range(len(problem.candidates)))
+        and all(c.gpus * c.max_replicas <= MOST_GPUS for c in problem.candidates)
     )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bound:
-    """A bound on the cost of all streams: ``floors`` of each stream at ``prices`` per GPU, minus ``credit``."""
+    """A bound on the cost of all streams: their ``floors`` at ``prices`` per GPU, minus ``credit``.
+
+    ``pools`` are bounds on the cost of each pool.
+    """
 
     prices: Floats
     pools: tuple[dict[Phase, float], ...]
@@ -94,6 +106,7 @@ class Packing:
         self.blocks = np.array([problem.gpu_block(g) for g in kinds], np.int64)
         stocks = [problem.stock(g) for g in kinds]
         self.stock = np.array([np.inf if s is None else s for s in stocks])
+        self.penalty = PENALTY * float(self.weights.max(initial=0.0))
         self.streams: list[StreamPools] = stream_pools(problem)
 
     def paid(self, usage: Ints) -> Floats:
@@ -116,20 +129,22 @@ class Packing:
         return Bound(prices=prices, pools=tuple(pools), floors=tuple(floors), credit=credit), used
 
     def best_bound(self) -> Bound:
-        """The bound at multipliers that raise it."""
+        """The bound at multipliers that raise it: steps towards what is used beyond the stock, halved where
+        they do not."""
         extra = np.zeros(self.weights.size)
         best, used = self.bound(extra)
-        bound = best
-        for step in range(1, ROUNDS + 1):
+        step = STEP
+        for _ in range(ROUNDS):
             over = np.where(np.isinf(self.stock), 0.0, used - self.stock)
             over = np.where((extra <= 0) & (over < 0), 0.0, over)
             if not over.any():
                 break
-            length = STEP * abs(best.value) / step / float(over @ over)
-            extra = np.maximum(extra + length * over, 0.0)
-            bound, used = self.bound(extra)
+            tried = np.maximum(extra + step * abs(best.value) / float(over @ over) * over, 0.0)
+            bound, would_use = self.bound(tried)
             if bound.value > best.value:
-                best = bound
+                best, extra, used = bound, tried, would_use
+            else:
+                step /= 2
         return best
 
     def near(self, bound: Bound) -> list[Plans]:
@@ -152,13 +167,16 @@ class Packing:
             score = self._improved(lists, picks)
             if score < least:
                 best, least = picks, score
-        return best if np.isfinite(least) and least < _FORBIDDEN else None
+        if best is None:
+            return None
+        usage = sum(p.usage[k] for p, k in zip(lists, best, strict=True))
+        return best if np.isfinite(self.paid(np.asarray(usage))) else None
 
     def _score(self, usage: Ints) -> Floats:
         """What is made small: the cost, with a penalty per GPU beyond the stock, and a trace of GPUs used."""
         paid = -(-usage // self.blocks) * self.blocks
         beyond = np.maximum(paid - self.stock, 0.0).sum(axis=-1)
-        return np.asarray(paid @ self.weights + 1e-3 * (usage @ self.weights) + _FORBIDDEN * beyond)
+        return np.asarray(paid @ self.weights + TRACE * (usage @ self.weights) + self.penalty * beyond)
 
     def _improved(self, lists: list[Plans], picks: list[int]) -> float:
         """Exchange plans while that helps; `picks` is changed."""
@@ -204,8 +222,8 @@ class Packing:
     def replicas(self, lists: list[Plans], picks: list[int]) -> list[int]:
         """Replica counts of one plan of each list."""
         counts = [0] * len(self.problem.candidates)
-        for plans, k in zip(lists, picks, strict=True):
-            for i, n in plans.groups[k]:
+        for stream, plans, k in zip(self.streams, lists, picks, strict=True):
+            for i, n in stream.replicas(plans, k):
                 counts[i] = n
         return counts
 
@@ -259,9 +277,6 @@ class Packing:
         return draft.finish(), picks
 
 
-_FORBIDDEN = 1e9
-
-
 def _floor(
     stream: StreamPools, prices: Floats, pools: Mapping[Phase, tuple[float, Ints]]
 ) -> tuple[float, Ints]:
@@ -284,9 +299,7 @@ def _floor(
     return known, np.zeros(prices.size, np.int64)
 
 
-def _cheap(
-    stream: StreamPools, prices: Floats, pools: Mapping[Phase, float], floor: float
-) -> Plans | None:
+def _cheap(stream: StreamPools, prices: Floats, pools: Mapping[Phase, float], floor: float) -> Plans | None:
     """Enough plans of a stream, from the cheapest on, or as many as are soon found; None: none."""
     plans: Plans | None = None
     effort = SOON
@@ -343,10 +356,15 @@ def packed(problem: Problem, *, solver: str, time_left: Callable[[], float | Non
         best, _ = packing.picked(best, lists, solver, time_left())
     if best.replicas is None or best.settled(gap):
         return best
-    cutoff = best.cutoff(gap)
-    try:
-        lists = packing.within(floors, cutoff * (1 + ROUNDING) - floors.value)
-    except TooManyError:
-        return best
-    best, proven = packing.picked(best, lists, solver, time_left())
-    return replace(best, bound=max(best.bound, min(proven, cutoff)))
+    for share in SHARES:
+        slack = share * (best.cutoff(gap) * (1 + ROUNDING) - floors.value)
+        cutoff = floors.value + slack
+        try:
+            lists = packing.within(floors, slack)
+        except TooManyError:
+            break
+        best, proven = packing.picked(best, lists, solver, time_left())
+        best = replace(best, bound=max(best.bound, min(proven, cutoff)))
+        if best.settled(gap):
+            break
+    return best
