@@ -5,9 +5,9 @@ type, and of two plans of which one uses no more of any type, the other is not n
 
 In a pool, candidates of one GPU type that may serve with the same partners are one class: the most that they
 carry on u GPUs is found once (:func:`_class`). A pool's plan is then a number of GPUs per class. These are
-enumerated class by class. A partial plan is given up where its cost, and a bound on that of the load still to
-be carried, exceed a limit: in a minimal plan for a load r every class would carry less than r with fewer GPUs,
-and the best of their costs per load, times r, is the bound.
+enumerated class by class. A partial plan is given up where its cost, and a bound on that of the load still
+to be carried, exceed a limit: in a minimal plan for a load r every class would carry less than r with fewer
+GPUs, and the best of their costs per load, times r, is the bound.
 
 Costs are by any prices of GPUs: the objective's, or these and more for what is scarce.
 """
@@ -52,8 +52,8 @@ Groups = tuple[tuple[int, int], ...]
 class Pool:
     """What a pool may consist of: each class with each number of GPUs. Arrays [parts]; loads in req/s.
 
-    ``load`` is the most that a class carries on its ``gpus``, by the replicas in ``groups``; ``before`` is what
-    it carries on fewer. ``members`` has the candidates of each class.
+    ``load`` is the most that a class carries on its ``gpus``, by the replicas in ``groups``; ``before`` is
+    what it carries on fewer. ``members`` has the candidates of each class.
     """
 
     need: float
