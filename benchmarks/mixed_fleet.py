@@ -161,19 +161,20 @@ def summary(results: Sequence[Result], worth: Worths) -> list[str]:
 
 def _market_summary(market: str, results: Sequence[Result]) -> str:
     wins = [(r, gain) for r in results if (gain := _gain(r)) is not None and gain > SAME]
-    text = (
-        f"- **{market}**: a mix is cheaper than the best single type in {len(wins)} of {len(results)} cells"
-    )
+    count = f"{len(wins)} of {len(results)} cells"
+    text = f"- **{market}**: a mix is cheaper than the best single type in {count}"
     if not wins:
         return text + "."
     gains = [gain for _, gain in wins]
+    middle = statistics.median(gains)
     rounding = sum(_by_rounding(r) for r, _ in wins)
-    often = f"In {rounding}" if rounding else "In none"
-    return (
-        f"{text}, by {min(gains):.0%} to {max(gains):.0%} (median {statistics.median(gains):.0%}). {often} of "
-        "these the single type would cost no more if GPUs were paid one by one, so that the saving is "
-        "nothing but fuller nodes."
-    )
+    reason = "None of these savings is due to fuller nodes alone."
+    if rounding:
+        reason = (
+            f"In {rounding} of these the saving is nothing but fuller nodes: the single type would cost no "
+            "more if GPUs were paid one by one."
+        )
+    return f"{text}, by {min(gains):.0%} to {max(gains):.0%} (median {middle:.0%}). {reason}"
 
 
 def _gain(result: Result) -> float | None:
@@ -332,17 +333,18 @@ mix.\
 STOCK = """\
 **Stock.** Once the best type runs out, the question is what to use the rest of it for. It goes where its
 advantage over the next type, here A100, is largest. Where the ratio for decode is above that for prefill,
-the scarce GPUs decode; where it is below, they do prompts. A tight limit on TPOT counts bandwidth; a loose one
-lets A100 decode large batches in its many cheap GiB of KV cache.\
+the scarce GPUs decode; where it is below, they do prompts. A tight limit on TPOT counts bandwidth; a loose
+one lets A100 decode large batches in its many cheap GiB of KV cache. Small fleets deviate: whole nodes
+outweigh these ratios.\
 """
 OTHERS = """\
-**Colocated plans** lose where the limit on TPOT is tight, because prompts hold up decoding, and are level where
-it is loose.
+**Colocated plans** lose where the limit on TPOT is tight, because prompts hold up decoding, and are level
+where it is loose.
 
-**L40S** costs as much per FLOP/s as H100, but has no NVLink: the 141 GB of weights need four GPUs or more that
-talk over PCI Express, no layout prefills within the limit on TTFT, and none decodes at a fraction of what the
-others do per dollar. **MI300X** is priced close to B200 here and has half its throughput per dollar; it was
-used only where colocated plans ran out of everything else.\
+**L40S** costs as much per FLOP/s as H100, but has no NVLink: the 141 GB of weights need four GPUs or more
+that talk over PCI Express. No layout prefills within the limit on TTFT, and those that decode serve a small
+part of what the others do per dollar. **MI300X** is priced close to B200 here and serves about half as much
+per dollar; it was used only where colocated plans ran out of everything else.\
 """
 
 
@@ -357,7 +359,8 @@ def limits() -> list[str]:
         "",
         "- Prices differ by more than these savings from one cloud to the next and within a year, and those "
         "above are second-hand or unverified. The prices in parentheses say which would turn the result: "
-        "other clouds rent A100 for less than the one at which it decodes cheapest (`planner gpus prices`).",
+        "other clouds rent A100 for less than that at which it decodes cheapest, and B200 for less as well "
+        "(`planner gpus prices`).",
         f"- No GPU was measured for this page; calibrations that are estimates: {', '.join(estimated)} "
         "(`planner gpus show`). KV caches are taken to go from one GPU type to another wherever the engine's "
         "profile does not forbid it.",
