@@ -149,7 +149,7 @@ def summary(results: Sequence[Result], worth: Worths) -> list[str]:
     if len(firsts) == 1:
         lines.append(
             f"- At these prices {NAMES[firsts.pop()]} serves most requests per dollar in every pool and at "
-            "every limit. Where it is in stock, a mix gains only by filling nodes."
+            "every limit. Where it is in stock, a mix gains only by rounding: whole replicas, whole nodes."
         )
     against = [s for r in results if (s := saving(best(r), r.verified[COLOCATED])) is not None]
     lines.append(

@@ -306,10 +306,11 @@ def _undominated_alike(plans: Plans, partners: Bools) -> tuple[Plans, Bools]:
     kinds, kind = np.unique(partners, axis=0, return_inverse=True)
     found = [undominated(plans.kept(np.nonzero(kind.ravel() == k)[0])) for k in range(len(kinds))]
     sizes = [p.cost.size for p in found]
-    return _joined(found), np.repeat(kinds, sizes, axis=0)
+    return joined(found), np.repeat(kinds, sizes, axis=0)
 
 
-def _joined(found: Sequence[Plans]) -> Plans:
+def joined(found: Sequence[Plans]) -> Plans:
+    """All of several plans."""
     return Plans(
         usage=np.concatenate([p.usage for p in found]),
         cost=np.concatenate([p.cost for p in found]),
@@ -342,11 +343,26 @@ class StreamPools:
         TooManyError
             If there are too many of them.
         """
-        whole = _joined([self._of_mode(prices, floors, most, mode, effort) for mode in self.problem.modes])
-        stocks = [self.problem.stock(g) for g in range(prices.size)]
+        modes = self.problem.modes
+        return self._in_stock(joined([self._of_mode(prices, floors, most, mode, effort) for mode in modes]))
+
+    def alone(self, prices: Floats) -> Plans:
+        """Plans whose pools are of one class each."""
+        found = []
+        for mode in self.problem.modes:
+            pools = [(phase, self.pools[phase]) for phase in POOLS_OF_MODE[mode]]
+            parts = [
+                _plans(phase, pool, prices, [np.nonzero(pool.load >= pool.need)[0].reshape(-1, 1)])
+                for phase, pool in pools
+            ]
+            found.append(self._pairs(parts[0], parts[1], np.inf) if mode else parts[0])
+        return self._in_stock(joined(found))
+
+    def _in_stock(self, plans: Plans) -> Plans:
+        stocks = [self.problem.stock(g) for g in range(plans.usage.shape[1])]
         stock = np.array([np.inf if s is None else s for s in stocks])
-        (fits,) = np.nonzero(np.all(whole.usage <= stock, axis=1))
-        return undominated(whole.kept(fits))
+        (fits,) = np.nonzero(np.all(plans.usage <= stock, axis=1))
+        return undominated(plans.kept(fits))
 
     def replicas(self, plans: Plans, index: int) -> Groups:
         """Replicas of one plan."""

@@ -30,7 +30,9 @@ from planner.program.columns import (
     Plans,
     StreamPools,
     TooManyError,
+    joined,
     stream_pools,
+    undominated,
 )
 from planner.program.limits import ROUNDING
 from planner.program.problem import POOLS_OF_MODE, Problem
@@ -148,13 +150,17 @@ class Packing:
         return best
 
     def near(self, bound: Bound) -> list[Plans]:
-        """Cheap plans of every stream; empty where a stream has none that is soon found."""
+        """Cheap plans of every stream, and those with one class per pool; empty where a stream has none."""
         found = []
         for stream, pools, floor in zip(self.streams, bound.pools, bound.floors, strict=True):
-            plans = _cheap(stream, bound.prices, pools, floor)
-            if plans is None:
+            cheap = _cheap(stream, bound.prices, pools, floor)
+            lists = [stream.alone(bound.prices)]
+            if cheap is not None:
+                lists.append(cheap.kept(np.arange(min(cheap.cost.size, EXCHANGED))))
+            plans = undominated(joined(lists))
+            if not plans.cost.size:
                 return []
-            found.append(plans.kept(np.arange(min(plans.cost.size, EXCHANGED))))
+            found.append(plans)
         return found
 
     def exchanged(self, lists: list[Plans], seed: int = 0) -> list[int] | None:
