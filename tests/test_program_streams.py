@@ -12,9 +12,11 @@ from program_instances import curve
 
 from benchmarks.streams import drawn
 from planner.program import Problem, solve
+from planner.program.backends import LpResult, LpStatus
 from planner.program.columns import TooManyError, least, pool_plans, stream_pools
 from planner.program.fleet import build_fleet
 from planner.program.packing import Packing, packed, simple
+from planner.program.rows import LinearProgram
 from planner.program.search import _search_joint, reduced
 from planner.specs import Phase
 
@@ -134,6 +136,17 @@ def test_within_the_gap_of_the_whole_program_at_eight_streams() -> None:
     for seed in (0, 1, 9):
         solution = solve(drawn(seed))
         assert solution.gap <= 0.005 + 1e-6
+
+
+def test_an_interrupt_leaves_the_plan_found_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(lp: LinearProgram, **_options: object) -> LpResult:
+        return LpResult(status=LpStatus.UNKNOWN, values=None, bound=-math.inf, interrupted=True)
+
+    monkeypatch.setattr("planner.program.packing.solve_lp", interrupted)
+    solution = solve(drawn(6))  # exchanges alone do not settle it
+    assert solution.interrupted
+    assert solution.gap > 0.005
+    assert solution.bound <= solution.value
 
 
 def test_too_many_plans_are_given_up() -> None:

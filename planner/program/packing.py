@@ -251,6 +251,7 @@ class Packing:
             return best, math.inf
         lp, columns = self.program(lists, best.value)
         result = solve_lp(lp, solver=solver, time_limit=time_limit, gap=self.problem.gap)
+        best = replace(best, interrupted=result.interrupted)
         if result.values is None:
             return best, math.inf if result.status is LpStatus.INFEASIBLE else -math.inf
         values = np.array(result.values)
@@ -333,12 +334,16 @@ def _used(lists: list[Plans], picks: list[range], gpu_type: int) -> Iterator[tup
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Packed:
-    """The best plan found, what it costs, and a proven bound; `floors` are those that it comes from."""
+    """The best plan found, what it costs, and a proven bound.
+
+    ``floors`` are those that the bound comes from; ``interrupted``: ended by the user.
+    """
 
     replicas: tuple[int, ...] | None
     value: float
     bound: float
     floors: Bound
+    interrupted: bool = False
 
     def settled(self, gap: float) -> bool:
         """Whether nothing better by more than the gap exists."""
@@ -360,7 +365,7 @@ def packed(problem: Problem, *, solver: str, time_left: Callable[[], float | Non
     best = packing.better(best, lists, packing.exchanged(lists))
     if not best.settled(gap):
         best, _ = packing.picked(best, lists, solver, time_left())
-    if best.replicas is None or best.settled(gap):
+    if best.replicas is None or best.settled(gap) or best.interrupted:
         return best
     for share in SHARES:
         slack = share * (best.cutoff(gap) * (1 + ROUNDING) - floors.value)
@@ -371,6 +376,6 @@ def packed(problem: Problem, *, solver: str, time_left: Callable[[], float | Non
             break
         best, proven = packing.picked(best, lists, solver, time_left())
         best = replace(best, bound=max(best.bound, min(proven, cutoff)))
-        if best.settled(gap):
+        if best.settled(gap) or best.interrupted:
             break
     return best

@@ -115,6 +115,8 @@ def _search_streams(problem: Problem, solver: str, deadline: float | None) -> Ou
         found = packed(part, solver=solver, time_left=lambda: _time_left(deadline, last=False))
         start = None if found.replicas is None else build_fleet(problem, found.replicas)
         start = None if start is None or broken(problem, start) else start
+        if found.interrupted:
+            return Outcome(fleet=start, bound=found.bound, interrupted=True, stopped=True)
         if start is not None:
             if found.settled(problem.gap):
                 return Outcome(fleet=start, bound=found.bound)
