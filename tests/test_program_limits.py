@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from program_brute_force import best_value, feasible_values
 from program_golden import BASE, candidate
-from program_instances import curve, realistic, tiny
+from program_instances import curve, realistic, rich, tiny
 
-from planner.program import Candidate, CapacityCurve, Problem
-from planner.program.dominance import without_dominated
+from planner.program import Candidate, CapacityCurve, Problem, solve
+from planner.program.dominance import without_dominated, without_twins
 from planner.program.limits import legal_islands, loss_bound, replicas_for, restrict, tighten, worthwhile
 from planner.program.problem import Piece
 from planner.program.search import reduced
@@ -93,6 +93,98 @@ def test_smaller_replicas_that_carry_more_per_gpu_dominate() -> None:
 def test_of_two_equal_candidates_one_stays() -> None:
     twin = replace(SMALL, name="twin")
     assert [c.max_replicas > 0 for c in two_decodes(SMALL, twin).candidates] == [True, True, False]
+
+
+def doubled(seed: int) -> Problem:
+    """As `rich`, with a further candidate like the first, and the first line of the fleet there twice."""
+    problem = rich(seed)
+    kinds = [replace(kind, max_gpus=None) if g == 0 else kind for g, kind in enumerate(problem.gpu_types)]
+    kinds.append(replace(kinds[0], name="twin"))
+    size = len(problem.candidates)
+    copies = {size: 0}
+    copies |= {
+        size + 1 + k: i for k, i in enumerate(i for i, c in enumerate(problem.candidates) if c.gpu_type == 0)
+    }
+    added = [
+        replace(
+            problem.candidates[i],
+            name=f"copy{n}",
+            gpu_type=problem.candidates[i].gpu_type if n == size else len(kinds) - 1,
+        )
+        for n, i in copies.items()
+    ]
+    pairs = set(problem.illegal_pairs)
+    alike = {i: [i, *(n for n, j in copies.items() if i == j)] for i in range(size)}
+    pairs |= {(a, b) for i, j in problem.illegal_pairs for a in alike[i] for b in alike[j]}
+    moves = tuple(
+        replace(kind, candidates=tuple(a for i in kind.candidates for a in alike[i]))
+        for kind in problem.moves
+    )
+    limits = [min(c.max_replicas, 2) for c in (*problem.candidates, *added)]
+    candidates = tuple(
+        replace(c, max_replicas=n) for c, n in zip((*problem.candidates, *added), limits, strict=True)
+    )
+    return replace(
+        problem, candidates=candidates, gpu_types=tuple(kinds), illegal_pairs=frozenset(pairs), moves=moves
+    )
+
+
+def choices(problem: Problem) -> int:
+    return math.prod(c.max_replicas + 1 for c in problem.candidates)
+
+
+@pytest.mark.parametrize("make", [rich, doubled])
+def test_the_optimum_survives_with_streams_zones_losses_and_moves(make: Callable[[int], Problem]) -> None:
+    """Enumeration with and without what dominance alone removes."""
+    gone = tried = 0
+    for seed in range(250):
+        problem = make(seed)
+        kept = without_dominated(problem)
+        if removed(kept) == removed(problem) or choices(problem) > 3000 or problem.demand is None:
+            continue
+        tried += 1
+        gone += removed(kept) - removed(problem)
+        expected, found = best_value(problem), best_value(kept)
+        assert (expected is None) == (found is None), seed
+        if expected is not None:
+            assert found == pytest.approx(expected, rel=1e-9), seed
+    assert tried >= 12
+    assert gone >= tried
+
+
+def twins(**changes: object) -> Problem:
+    """The fleet of BASE with its first line there twice, under another name."""
+    base = replace(BASE, gpu_types=tuple(replace(k, max_gpus=None) for k in BASE.gpu_types))
+    on_first = [c for c in base.candidates if c.gpu_type == 0]
+    twin = replace(base.gpu_types[0], name="twin", **changes)  # type: ignore[arg-type]
+    copies = tuple(replace(c, name=f"{c.name} twin", gpu_type=len(base.gpu_types)) for c in on_first)
+    wide = tuple(replace(c, max_replicas=99) for c in (*base.candidates, *copies))
+    return replace(base, candidates=wide, gpu_types=(*base.gpu_types, twin))
+
+
+def test_of_two_lines_that_are_alike_one_stays() -> None:
+    problem = twins()
+    kept = without_dominated(tighten(problem))
+    assert all(c.max_replicas == 0 for c in kept.candidates if c.gpu_type == len(BASE.gpu_types))
+    assert any(c.max_replicas > 0 for c in kept.candidates if c.gpu_type == 0)
+    assert solve(kept).value == solve(replace(kept, candidates=tighten(problem).candidates)).value
+
+
+@pytest.mark.parametrize("change", [{"price": 9.0}, {"zone": "b"}, {"max_gpus": 8}, {"spot": True}])
+def test_lines_that_differ_both_stay(change: dict[str, object]) -> None:
+    problem = tighten(twins(**change))
+    assert removed(without_twins(problem)) == removed(problem)
+
+
+def test_a_line_with_a_candidate_of_its_own_stays_whole() -> None:
+    """One candidate alone must not change lines: the rest may need as many nodes as before."""
+    problem = tighten(twins())
+    better = tuple(
+        replace(c, curve=curve(9.0, 0.0)) if c.name.endswith("twin") and c.phase is Phase.DECODE else c
+        for c in problem.candidates
+    )
+    problem = replace(problem, candidates=better)
+    assert removed(without_twins(problem)) == removed(problem)
 
 
 @pytest.mark.parametrize(

@@ -13,23 +13,28 @@ more of k instead. That is safe because
 Where one group at a time may lose several replicas, two groups of few replicas lose fewer than one of many:
 joining is safe if i may lose one at most, because its n are no fewer then.
 
-Dominance across GPU types would be unsafe: stock may bind, and nodes are paid for whole.
+Dominance across GPU types would be unsafe: stock may bind, and nodes are paid for whole. Across lines of
+the fleet that are alike and have no stock it is safe for a whole line at once: two lines' GPUs in one fill no
+more nodes than apart. Of one candidate alone that is not so: the rest of its line may need as many nodes as
+before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from planner.program.limits import replica_limit, with_limits
 from planner.program.problem import Problem
 
 
 def without_dominated(problem: Problem) -> Problem:
-    """`problem` with ``max_replicas`` 0 for dominated candidates.
+    """`problem` with ``max_replicas`` 0 for dominated candidates, and for those of superfluous lines.
 
     One at a time, each against those still there: every step keeps an optimal plan, so all do, and of
     two equal candidates one stays.
     """
+    problem = without_twins(problem)
     alive = [c.max_replicas for c in problem.candidates]
     illegal = _illegal_partners(problem)
     for family in _families(problem):
@@ -39,9 +44,50 @@ def without_dominated(problem: Problem) -> Problem:
     return with_limits(problem, alive)
 
 
+def without_twins(problem: Problem) -> Problem:
+    """`problem` with ``max_replicas`` 0 for a whole line that another like it makes superfluous."""
+    alive = [c.max_replicas for c in problem.candidates]
+    of_line: list[list[int]] = [[] for _ in problem.gpu_types]
+    for i, c in enumerate(problem.candidates):
+        if c.max_replicas > 0:
+            of_line[c.gpu_type].append(i)
+    twins = [(a, b) for b in range(len(of_line)) for a in range(b) if _twins(problem, a, b)]
+    if not twins:
+        return problem
+    illegal, kinds = _illegal_partners(problem), _kinds(problem)
+    for a, b in twins:
+        if all(any(_replaces(problem, illegal, kinds, k, i) for k in of_line[a]) for i in of_line[b]):
+            for i in of_line[b]:
+                alive[i] = 0
+            of_line[b] = []
+    return with_limits(problem, alive)
+
+
+def _twins(problem: Problem, a: int, b: int) -> bool:
+    """Whether two lines of the fleet differ in their names alone, and have no limit."""
+    one, other = (problem.gpu_types[g] for g in (a, b))
+    free = one.max_gpus is None and not one.max_gpus_by_phase
+    return free and replace(one, name="", kind="") == replace(other, name="", kind="")
+
+
+def _replaces(problem: Problem, illegal: list[set[int]], kinds: dict[int, int], k: int, i: int) -> bool:
+    """Whether k of a line makes i of another superfluous, were the lines one."""
+    c, other = problem.candidates[k], problem.candidates[i]
+    if (c.phase, c.stream) != (other.phase, other.stream):
+        return False
+    if problem.moves and (kinds.get(k, -1), c.gpus) != (kinds.get(i, -1), other.gpus):
+        return False
+    return _dominates(problem, illegal, k, i)
+
+
+def _kinds(problem: Problem) -> dict[int, int]:
+    """By candidate: which kind of replicas it is, where starting them has a price."""
+    return {i: k for k, kind in enumerate(problem.moves) for i in kind.candidates}
+
+
 def _families(problem: Problem) -> Iterator[list[int]]:
     """Candidates of one GPU type, phase and stream; where starting has a price, of one kind and size."""
-    kinds = {i: k for k, kind in enumerate(problem.moves) for i in kind.candidates}
+    kinds = _kinds(problem)
     families: dict[tuple[int, str, int, int, int], list[int]] = {}
     for i, c in enumerate(problem.candidates):
         if c.max_replicas > 0:

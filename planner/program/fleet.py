@@ -72,21 +72,21 @@ class Cell:
 
 def cells(problem: Problem, replicas: Sequence[int], stream: int, event: Event) -> dict[str, Cell]:
     """Per zone, what the pools of a stream carry at an event."""
+    mine = [i for i, n in enumerate(replicas) if n > 0 and problem.candidates[i].stream == stream]
+    left = [i for i in mine if problem.candidates[i].gpu_type not in event.lost]
+    pools: dict[tuple[str, Phase], list[int]] = {}
+    for i in left:
+        pools.setdefault((problem.zone(i), problem.candidates[i].phase), []).append(i)
     return {
-        zone: Cell(**{phase.value: _pool(problem, replicas, stream, zone, phase, event) for phase in Phase})
+        zone: Cell(
+            **{phase.value: _pool(problem, replicas, pools.get((zone, phase), []), event) for phase in Phase}
+        )
         for zone in problem.zones
     }
 
 
-def _pool(
-    problem: Problem, replicas: Sequence[int], stream: int, zone: str, phase: Phase, event: Event
-) -> float:
+def _pool(problem: Problem, replicas: Sequence[int], groups: Sequence[int], event: Event) -> float:
     """Load that a pool carries; at the first event also with any one group without what it may lose."""
-    groups = [
-        i
-        for i in problem.indices(phase, stream)
-        if replicas[i] > 0 and problem.zone(i) == zone and problem.candidates[i].gpu_type not in event.lost
-    ]
     curves = {i: problem.candidates[i].curve for i in groups}
     if not event.spares:
         return sum(curves[i].capacity(replicas[i]) for i in groups)
@@ -120,7 +120,7 @@ def crossing(problem: Problem, parts: dict[str, Cell], rate: float) -> float:
 def build_fleet(problem: Problem, replicas: Sequence[int]) -> Fleet:
     """What `replicas` of each candidate come to; nothing is checked here."""
     replicas = tuple(replicas)
-    usable = tuple(problem.usable(i, n) for i, n in enumerate(replicas))
+    usable = tuple(problem.usable(i, n) if n else 0.0 for i, n in enumerate(replicas))
     used = [0] * len(problem.gpu_types)
     for candidate, n in zip(problem.candidates, replicas, strict=True):
         used[candidate.gpu_type] += n * candidate.gpus

@@ -344,6 +344,9 @@ class Problem:
     @property
     def zones(self) -> tuple[str, ...]:
         """Zones in which GPUs may be used."""
+        named = {kind.zone for kind in self.gpu_types}
+        if len(named) == 1:
+            return tuple(named)
         used = {c.gpu_type for c in self.candidates if c.max_replicas > 0}
         return tuple(sorted({self.gpu_types[g].zone for g in used})) or ("",)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from planner.errors import SolverError
@@ -15,6 +16,7 @@ from planner.program.encoding import Encoding, encode, objective_terms
 from planner.program.fleet import Fleet, build_fleet, distribute, loss
 from planner.program.heuristic import only_stream, roomiest, simple_plan, tidy
 from planner.program.limits import legal_islands, loss_bound, restrict, tighten, with_limits
+from planner.program.packing import Packed, packed, simple
 from planner.program.problem import Problem, Solution
 from planner.program.rows import LinearProgram, Row, merged
 from planner.program.simplest import fewest_groups
@@ -104,25 +106,37 @@ def search(problem: Problem, *, solver: str = "highs", time_limit: float | None 
 
 
 def _search_streams(problem: Problem, solver: str, deadline: float | None) -> Outcome:
-    """Plan each stream as if it were alone; then all together, unless that proves enough.
+    """Plan all streams together, by their own plans first.
 
-    A stream that has no plan alone has none beside others. Where GPUs are paid one by one, no plan for all
-    can be better than the sum of the best ones.
+    Where they meet in nothing but GPUs, plans of each are picked together, which mostly settles it. Else each
+    is planned as if it were alone, which gives a start. A stream that has no plan alone has none beside
+    others. Where GPUs are paid one by one, no plan for all can be better than the sum of the best ones.
     """
     if problem.demand is None:
         return _search_joint(problem, None, solver, deadline)
+    part = reduced(problem)
+    if simple(part):
+        found = packed(part, solver=solver, time_left=lambda: _time_left(deadline, last=False))
+        start = None if found.replicas is None else build_fleet(problem, found.replicas)
+        start = None if start is None or broken(problem, start) else start
+        if found.interrupted:
+            return Outcome(fleet=start, bound=found.bound, interrupted=True, stopped=True)
+        if start is not None:
+            if found.settled(problem.gap):
+                return Outcome(fleet=start, bound=found.bound)
+            return _search_joint(problem, start, solver, deadline, found)
     apart = []
     for stream in range(len(problem.streams)):
         left = None if deadline is None else max(deadline - time.monotonic(), 0.0) / 2
-        found = search(only_stream(problem, stream), solver=solver, time_limit=left)
-        if found.fleet is None or found.interrupted:
-            return replace(found, fleet=None)
-        apart.append(found)
-    counts = zip(*(found.fleet.replicas for found in apart if found.fleet is not None), strict=True)
+        alone = search(only_stream(problem, stream), solver=solver, time_limit=left)
+        if alone.fleet is None or alone.interrupted:
+            return replace(alone, fleet=None)
+        apart.append(alone)
+    counts = zip(*(alone.fleet.replicas for alone in apart if alone.fleet is not None), strict=True)
     together = build_fleet(problem, [sum(column) for column in counts])
     start = None if broken(problem, together) else tidy(problem, together)
-    bound = sum(found.bound for found in apart)
-    stopped = any(found.stopped for found in apart)
+    bound = sum(alone.bound for alone in apart)
+    stopped = any(alone.stopped for alone in apart)
     if start is not None and not problem.whole_nodes and not problem.moves:
         enough = loss(problem.objective, start.value) * (1 - problem.gap) - SLACK
         if bound >= enough or not _coupled(problem):
@@ -138,10 +152,13 @@ def _coupled(problem: Problem) -> bool:
     return limited or any(cap is not None for cap in caps) or bool(problem.zone_caps)
 
 
-def _search_joint(problem: Problem, start: Fleet | None, solver: str, deadline: float | None) -> Outcome:
-    """The program of all streams, from a plan that may be known already."""
+def _search_joint(
+    problem: Problem, start: Fleet | None, solver: str, deadline: float | None, known: Packed | None = None
+) -> Outcome:
+    """The program of all streams, from a plan and bounds that may be known already."""
     left = _time_left(deadline, last=True)
-    return _search_mode(reduced(problem), None, start, solver=solver, time_limit=left)
+    found = _search_mode(reduced(problem), None, start, known, solver=solver, time_limit=left)
+    return found if known is None else replace(found, bound=max(found.bound, known.bound))
 
 
 def _time_left(deadline: float | None, *, last: bool) -> float | None:
@@ -211,11 +228,15 @@ def _search_mode(
     problem: Problem,
     incumbent: Fleet | None,
     start: Fleet | None = None,
+    known: Packed | None = None,
     *,
     solver: str,
     time_limit: float | None,
 ) -> Outcome:
-    """Best plan of one program that beats `incumbent`; `start` is a plan of it, looked for where None."""
+    """Best plan of one program that beats `incumbent`; `start` is a plan of it, looked for where None.
+
+    `known` has bounds on what streams cost, which become rows.
+    """
     cutoff = math.inf if incumbent is None else _cutoff(problem, incumbent)
     start = start or simple_plan(problem)
     if start is not None and loss(problem.objective, start.value) > cutoff:
@@ -223,6 +244,9 @@ def _search_mode(
     elif start is not None:
         cutoff = loss(problem.objective, start.value) * (1 + SLACK)
     encoding = encode(problem, worth=cutoff)
+    if known is not None:
+        rows = _floor_rows(encoding, known)
+        encoding = replace(encoding, lp=replace(encoding.lp, rows=(*encoding.lp.rows, *rows)))
     result = _minimised(encoding, cutoff, start, solver=solver, time_limit=time_limit)
     fleet = start if result.values is None else build_fleet(problem, encoding.replicas(result.values))
     if fleet is not None and fleet.carried <= 0:  # the best rate is none at all
@@ -232,6 +256,20 @@ def _search_mode(
         bound = cutoff
     stopped = result.status in (LpStatus.FEASIBLE, LpStatus.UNKNOWN)
     return Outcome(fleet=fleet, bound=min(bound, cutoff), interrupted=result.interrupted, stopped=stopped)
+
+
+def _floor_rows(encoding: Encoding, known: Packed) -> Iterator[Row]:
+    """GPUs of each stream, at the prices of the bound, cost at least what was proven of it alone."""
+    problem, floors = encoding.problem, known.floors
+    for s, floor in enumerate(floors.floors):
+        terms = [
+            (column, count * float(floors.prices[c.gpu_type]))
+            for i, c in enumerate(problem.candidates)
+            if c.stream == s
+            for column, count in encoding.layout.count(i, c.gpus)
+        ]
+        least = floor * (1 - SLACK)
+        yield Row(name=f"floor[{s}]", terms=merged(terms), lower=least, upper=math.inf)
 
 
 def _minimised(
