@@ -192,6 +192,7 @@ def _context(service: Service, items: tuple[FleetItem, ...]) -> Context:
         ttft=(),
         tpot=(),
         miss=ADMISSION_MISS,
+        formats={service.precision: ""},
     )
 
 

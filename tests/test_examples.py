@@ -125,7 +125,8 @@ def test_printed_plan_fits_the_width(name: str, capsys: pytest.CaptureFixture[st
         print_plan(solved(name), width)
         lines = capsys.readouterr().out.splitlines()
         assert max(map(len, lines)) <= width
-        header = next(line for line in lines if line.startswith("pool "))
+        start = "service " if len({g.service for g in solved(name).groups}) > 1 else "pool "
+        header = next(line for line in lines if line.startswith(start) and "replicas" in line)
         assert header.split()[-1] == "binds"
         assert "replicas" in header
         assert "GPUs" in header
