@@ -55,6 +55,8 @@ EXCHANGED = 300
 """Plans of a stream that are exchanged."""
 PAIRED = 40
 """Of these, plans that are exchanged for two streams at once."""
+FEW = 600
+"""Plans of all streams that a program settles at once."""
 SHARES = (0.4, 1.0)
 """Of the slack, within which plans are enumerated."""
 STARTS = 6
@@ -212,6 +214,19 @@ class Packing:
         a, b = (lists[s].usage[:PAIRED] for s in streams)
         return np.asarray(a[:, None] + b[None])
 
+    def few_within(self, bound: Bound, slack: float) -> bool:
+        """Whether there are so few plans :meth:`within` the slack that nothing else need be tried first."""
+        left = FEW
+        parts = zip(self.streams, bound.pools, bound.floors, strict=True)
+        try:
+            for stream, pools, floor in sorted(parts, key=lambda part: -part[2]):  # the most plans first
+                left -= stream.plans(bound.prices, pools, floor + slack, SOON // 4).cost.size
+                if left < 0:
+                    return False
+        except TooManyError:
+            return False
+        return slack > 0
+
     def within(self, bound: Bound, slack: float) -> list[Plans]:
         """All plans of every stream that cost up to `slack` more than its floor.
 
@@ -363,12 +378,13 @@ def packed(problem: Problem, *, solver: str, time_left: Callable[[], float | Non
     if not lists:
         return best
     best = packing.better(best, lists, packing.exchanged(lists))
-    if not best.settled(gap):
+    few = best.replicas is not None and packing.few_within(floors, _slack(best, gap))
+    if not few and not best.settled(gap):
         best, _ = packing.picked(best, lists, solver, time_left())
-    if best.replicas is None or best.settled(gap) or best.interrupted:
-        return best
-    for share in SHARES:
-        slack = share * (best.cutoff(gap) * (1 + ROUNDING) - floors.value)
+    for share in (1.0,) if few else SHARES:
+        if best.replicas is None or best.settled(gap) or best.interrupted:
+            break
+        slack = share * _slack(best, gap)
         cutoff = floors.value + slack
         try:
             lists = packing.within(floors, slack)
@@ -376,6 +392,9 @@ def packed(problem: Problem, *, solver: str, time_left: Callable[[], float | Non
             break
         best, proven = packing.picked(best, lists, solver, time_left())
         best = replace(best, bound=max(best.bound, min(proven, cutoff)))
-        if best.settled(gap) or best.interrupted:
-            break
     return best
+
+
+def _slack(best: Packed, gap: float) -> float:
+    """What plans worth finding may cost more than the bound of all streams."""
+    return best.cutoff(gap) * (1 + ROUNDING) - best.floors.value
