@@ -55,9 +55,9 @@ def best_within_node(first: Search, rival: Solution | None) -> tuple[Search, Sol
 
 def _variants(first: Search, rival: Solution | None) -> Iterator[LoadedScenario]:
     """The scenario within a node of each line where that may be better than `rival`."""
-    scenario, question = first.scenario, first.questions[0]
-    if not _may_share(scenario):
+    if len(first.questions) > 1 or not _may_share(first.scenario):
         return
+    scenario, question = first.scenario, first.question
     for i, line in enumerate(scenario.fleet):
         item = within_node(line)
         able = first.problem.demand is None or _could_carry(question.service, item)
@@ -71,11 +71,10 @@ def _may_share(scenario: Scenario) -> bool:
     options = scenario.options
     one_line = scenario.objective is not Objective.THROUGHPUT or len(scenario.fleet) == 1
     return (
-        len(scenario.services) == 1
-        and scenario.scaling is None
+        scenario.scaling is None
         and len({item.zone for item in scenario.fleet}) <= 1
         and options.colocated is not ColocatedUse.ONLY
-        and not (options.survive_node or options.survive_zone or options.length_split)
+        and not (options.survive_node or options.survive_zone)
         and one_line
     )
 

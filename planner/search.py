@@ -35,12 +35,17 @@ from planner.question import Question
 from planner.specs import ColocatedUse, Metric, Objective, Phase, Scenario
 
 DEFAULT_GAP = 0.005
-MOST_CORRECTIONS = 6
+MOST_CORRECTIONS = 12
 CORRECTION = 0.95  # of the capacity of groups that together miss an SLO [1]
+COMMON_FROM = 6  # corrections after which it is taken off the whole pool: others like them would come instead
 MOVE_COST = 10.0  # of starting a replica: draining, loading weights, warming up, somebody's attention [USD]
 MOVE_HOURS = 730.0  # a month [h]
 SAME_VALUE = 1e-9  # relative difference below which two plans are equally good [1]
 COLOCATED, DISAGGREGATED = "best colocated", "best disaggregated"
+ONE_TYPE = (
+    "of one GPU type only: no mix was found that holds as a whole by prediction, and the gap is that of the "
+    "program without mixes"
+)
 NO_SUCH_FLEET = "no such fleet meets the scenario"
 
 
@@ -120,7 +125,8 @@ class Compared:
 
     def plan(self, notes: tuple[str, ...] = ()) -> Plan:
         alternatives = tuple(self.search.described_beside(b) for b in self.beside)
-        return self.search.assembled(self.solution, alternatives, self.at_half, (*self.notes, *notes))
+        said = () if self.search.problem.max_gpu_types is None else (ONE_TYPE,)
+        return self.search.assembled(self.solution, alternatives, self.at_half, (*said, *self.notes, *notes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,12 +214,14 @@ class Search:
         """The program's plan, with capacities lowered until it holds as a whole by prediction."""
         search, solution = self, self.best()
         missed = search._missed(solution)
-        for _ in range(MOST_CORRECTIONS):
+        for done in range(MOST_CORRECTIONS):
             if not missed or solution.interrupted:
                 return search, solution
-            search = search._lowered(solution, missed)
+            search = search._lowered(solution, missed, common=done >= COMMON_FROM)
             solution = search.best()
             missed = search._missed(solution)
+        if self.problem.max_gpu_types is None:  # unequal groups are what the closed forms know least of
+            return replace(self, problem=replace(self.problem, max_gpu_types=1)).holding()
         pools = " and ".join(sorted({phase for _, phase in missed}))
         raise SolverError(f"no plan was found that holds as a whole: {pools} keeps missing an SLO")
 
@@ -272,12 +280,12 @@ class Search:
         candidates = program_candidates(questions)
         return replace(self, questions=questions, problem=replace(self.problem, candidates=candidates))
 
-    def _lowered(self, solution: Solution, pools: set[tuple[int, Phase]]) -> Search:
-        """Less capacity for the groups of `pools` that `solution` uses."""
+    def _lowered(self, solution: Solution, pools: set[tuple[int, Phase]], *, common: bool) -> Search:
+        """Less capacity for the groups of `pools` that `solution` uses, or in `common` for all candidates."""
         used = set(solution.used)
         return self.with_factors(
             [
-                CORRECTION if i in used and (c.stream, c.phase) in pools else 1.0
+                CORRECTION if (common or i in used) and (c.stream, c.phase) in pools else 1.0
                 for i, c in enumerate(self.problem.candidates)
             ]
         )

@@ -90,12 +90,20 @@ def test_transfers_of_catalogued_models(
 
 
 def planned(scenario: ScenarioBuilder, gbit: float, rdma: bool, **changes: Any) -> Plan:
-    """20 prompts of 4,096 tokens per second, 10.7 GB/s, disaggregated."""
+    """20 prompts of 4,096 tokens per second, 10.7 GB/s, disaggregated; no node has room for two replicas."""
     given: dict[str, Any] = {
         "workload": {"request_rate": 20, "input_tokens": 4096, "output_tokens": 200},
         "slo": {"ttft_ms": {"p99": 4000}, "tpot_ms": {"p99": 40}},
         "options": {"max_tp": 1, "max_pp": 1, "whole_nodes": False, "colocated": "forbidden"},
-        "fleet": [{"gpu": "h100-sxm", "price_per_gpu_hour": 3.0, "network_gbps_per_gpu": gbit, "rdma": rdma}],
+        "fleet": [
+            {
+                "gpu": "h100-sxm",
+                "price_per_gpu_hour": 3.0,
+                "network_gbps_per_gpu": gbit,
+                "rdma": rdma,
+                "node_size": 1,
+            }
+        ],
     }
     return solve(scenario(**(given | changes)), QUICK)
 

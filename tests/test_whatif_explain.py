@@ -259,6 +259,7 @@ def test_stock_and_budget_build_no_new_candidates(monkeypatch: pytest.MonkeyPatc
         return build_candidates(*arguments)
 
     monkeypatch.setattr(resolve, "build_candidates", counted)
+    monkeypatch.setattr("planner.workflow.best_within_node", lambda *_: None)  # has candidates of its own
     resolver = Resolver(loaded(SCENARIO | {"options": {"max_tp": 1, "max_pp": 1}}))
     scenario = resolver.loaded.scenario
     for changed in (*_changed(scenario), replace(scenario, budget=100.0)):

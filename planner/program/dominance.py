@@ -29,12 +29,16 @@ from planner.program.problem import Problem
 
 
 def without_dominated(problem: Problem) -> Problem:
-    """`problem` with ``max_replicas`` 0 for dominated candidates, and for those of superfluous lines.
+    """`problem` with ``max_replicas`` 0 for dominated candidates, and for those of superfluous lines."""
+    return without_dominated_in_line(without_twins(problem))
+
+
+def without_dominated_in_line(problem: Problem) -> Problem:
+    """`problem` with ``max_replicas`` 0 for candidates that others of their line dominate.
 
     One at a time, each against those still there: every step keeps an optimal plan, so all do, and of
     two equal candidates one stays.
     """
-    problem = without_twins(problem)
     alive = [c.max_replicas for c in problem.candidates]
     illegal = _illegal_partners(problem)
     for family in _families(problem):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.program.dominance import without_dominated
+from planner.program.dominance import without_dominated_in_line
 from planner.program.horizon.problem import Horizon
 from planner.program.limits import ROUNDING, legal_islands, tighten
 from planner.program.problem import POOLS_OF_MODE, Problem
@@ -113,14 +113,14 @@ def _reduced(horizon: Horizon, s: int, peak: float) -> Problem:
     """
     problem = tighten(horizon.single(s, peak))
     if not (horizon.limited and horizon.transitions):
-        return without_dominated(problem)
+        return without_dominated_in_line(problem)
     sizes = sorted({(c.gpu_type, c.gpus) for c in problem.candidates})
     apart = replace(
         problem,
         gpu_types=tuple(problem.gpu_types[g] for g, _ in sizes),
         candidates=tuple(replace(c, gpu_type=sizes.index((c.gpu_type, c.gpus))) for c in problem.candidates),
     )
-    limits = [c.max_replicas for c in without_dominated(apart).candidates]
+    limits = [c.max_replicas for c in without_dominated_in_line(apart).candidates]
     kept = tuple(replace(c, max_replicas=n) for c, n in zip(problem.candidates, limits, strict=True))
     return replace(problem, candidates=kept)
 
