@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import planner.search as search_module
 from planner import catalog
 from planner.documents.plan import dump_plan
 from planner.documents.scenario import scenario_from_text
@@ -681,3 +682,26 @@ def test_chat_example_fits_one_node():
     plan = solve(EXAMPLES / "llama-70b-chat.yaml", QUICK)
     assert [(n.gpu, n.gpus_paid) for n in plan.nodes] == [("h100-sxm", 8)]
     assert np.isclose(cost(plan), 8 * 6.155)
+
+
+# --------------------------------------------------------------------------------------------
+# Where no mix holds
+
+
+def test_where_no_mix_holds_by_prediction_one_type_does(monkeypatch):
+    asked = EXAMPLES / "llama-8b-budget.yaml"
+    mixed = solve(asked, QUICK)
+    assert len({g.gpu for g in mixed.groups}) == 2
+    usual = search_module._pools_that_miss
+    monkeypatch.setattr(
+        search_module,
+        "_pools_that_miss",
+        lambda fleet, z: (
+            {Phase.COLOCATED} if len({g.item.gpu.name for g in fleet.groups}) > 1 else usual(fleet, z)
+        ),
+    )
+    plan = solve(asked, QUICK)
+    assert len({g.gpu for g in plan.groups}) == 1
+    assert any("of one GPU type only" in note for note in plan.notes)
+    (single,) = (a for a in mixed.alternatives if a.name == "best single GPU type")
+    assert plan.cost == pytest.approx(single.cost)
