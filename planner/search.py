@@ -213,13 +213,13 @@ class Search:
     def holding(self) -> tuple[Search, Solution]:
         """The program's plan, with capacities lowered until it holds as a whole by prediction."""
         search, solution = self, self.best()
-        missed = search._missed(solution)
-        for done in range(MOST_CORRECTIONS):
+        for done in range(MOST_CORRECTIONS + 1):
+            missed = search._missed(solution)
             if not missed or solution.interrupted:
                 return search, solution
-            search = search._lowered(solution, missed, common=done >= COMMON_FROM)
-            solution = search.best()
-            missed = search._missed(solution)
+            if done < MOST_CORRECTIONS:
+                search = search._lowered(solution, missed, common=done >= COMMON_FROM)
+                solution = search.best()
         if self.problem.max_gpu_types is None:  # unequal groups are what the closed forms know least of
             return replace(self, problem=replace(self.problem, max_gpu_types=1)).holding()
         pools = " and ".join(sorted({phase for _, phase in missed}))

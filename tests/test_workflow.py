@@ -700,6 +700,7 @@ def test_where_no_mix_holds_by_prediction_one_type_does(monkeypatch):
             {Phase.COLOCATED} if len({g.item.gpu.name for g in fleet.groups}) > 1 else usual(fleet, z)
         ),
     )
+    monkeypatch.setattr(search_module, "MOST_CORRECTIONS", 0)
     plan = solve(asked, QUICK)
     assert len({g.gpu for g in plan.groups}) == 1
     assert any("of one GPU type only" in note for note in plan.notes)
