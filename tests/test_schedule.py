@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,8 @@ from planner.plan import Plan
 from planner.search import SolveOptions
 from planner.specs import PriceClass
 from planner.supply import supplies
+from planner.whatif.asked import read_asked_plan
+from planner.whatif.period_bill import period_bill
 from planner.workflow import solve
 
 HEAD = """
@@ -159,3 +163,22 @@ def test_spot_gpus_are_a_type_of_their_own() -> None:
         (PriceClass.ON_DEMAND, 3.0, 1.8),
         (PriceClass.SPOT, 1.0, None),
     ]
+
+
+def test_the_bill_of_a_day_adds_up_to_the_cent(tmp_path: Path) -> None:
+    plan = planned(fleet=FLEET + RESERVED, more="periods: {startup_minutes: 20}\n")
+    path = tmp_path / "plan.yaml"
+    path.write_text(dump_plan(plan))
+    asked = read_asked_plan(path)
+    assert asked.plan is not None
+    bill = period_bill("day", asked.plan, asked.loaded)
+    assert plan.horizon is not None
+    assert bill.cost == pytest.approx(plan.horizon.cost, rel=1e-5)
+    assert bill.per_month == pytest.approx(bill.cost / 24 * 730)
+    assert bill.duties == {"h100-sxm": pytest.approx(0.6)}
+    *parts, total = [Decimal(row["usd"]) for row in csv.DictReader(bill.to_csv().splitlines())]
+    assert sum(parts) == total
+    assert float(total) == pytest.approx(bill.cost, abs=0.006)
+    requests = 4 * 3600 * sum((2, 2, 30, 90, 60, 10))
+    assert bill.per_million_output == pytest.approx(bill.cost / (requests * 200) * 1e6)
+    assert bill.per_million == pytest.approx(bill.cost / (requests * 1200) * 1e6)

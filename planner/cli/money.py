@@ -15,8 +15,10 @@ from planner.documents.files import write_text_atomic
 from planner.documents.plan_extras import rounded
 from planner.errors import SpecError
 from planner.units import HOURS_PER_MONTH, KILO, MEGA
+from planner.whatif.asked import read_asked_plan
 from planner.whatif.money import NO_OVERHEAD, BreakEven, MoneyReport, Share, TokenPrice
 from planner.whatif.money_report import money_report
+from planner.whatif.period_bill import PeriodBill, period_bill
 
 
 def _prices(
@@ -72,8 +74,17 @@ def money(
     if pue is not None and power_price is None:
         raise SpecError("--pue: belongs to --power-price")
     check_outputs((plan,), (table,))
+    asked = read_asked_plan(plan)
+    if asked.plan is not None and asked.plan.periods:
+        if prices or reserved or power_price is not None:
+            raise SpecError(
+                "--price, --reserved-price, --power-price: not for a plan over periods, whose replicas would "
+                "change with them: solve again"
+            )
+        _by_period(period_bill(asked.name, asked.plan, asked.loaded), table, as_json)
+        return
     report = money_report(
-        plan,
+        asked,
         prices=prices,
         reserved_prices=reserved,
         power_price=power_price,
@@ -89,6 +100,50 @@ def money(
     print_money(report, width())
     if table is not None:
         click.echo(f"\nbill written to {table}")
+
+
+def _by_period(bill: PeriodBill, table: Path | None, as_json: bool) -> None:
+    """Write and print the bill of a plan over periods."""
+    if table is not None:
+        write_text_atomic(table, bill.to_csv())
+    if as_json:
+        echo_json(period_facts(bill))
+        return
+    from planner.report.money import print_period_bill  # rich: only where tables are printed
+
+    print_period_bill(bill, width())
+    if table is not None:
+        click.echo(f"\nbill written to {table}")
+
+
+def period_facts(bill: PeriodBill) -> dict[str, Any]:
+    """The JSON of ``planner money`` for a plan over periods."""
+    horizon = bill.horizon
+    return {
+        "name": bill.name,
+        "periods": [
+            {
+                "name": line.name,
+                "hours": rounded(line.hours),
+                "request_rate": rounded(line.request_rate),
+                "replicas": line.replicas,
+                "usd_per_hour": rounded(line.cost),
+                "usd": rounded(line.total),
+            }
+            for line in bill.lines
+        ],
+        "start_ups_usd": rounded(bill.starts),
+        "hours": rounded(horizon.hours),
+        "usd": rounded(bill.cost),
+        "usd_per_month": rounded(bill.per_month),
+        "static_usd": rounded(horizon.static_cost),
+        "saving": rounded(horizon.saving),
+        "reserved_gpus": dict(horizon.reserved),
+        "break_even_duty": {gpu: rounded(duty) for gpu, duty in bill.duties.items()},
+        "usd_per_million_input_tokens": rounded(bill.per_million_input),
+        "usd_per_million_output_tokens": rounded(bill.per_million_output),
+        "usd_per_million_tokens": rounded(bill.per_million),
+    }
 
 
 def money_facts(m: MoneyReport) -> dict[str, Any]:

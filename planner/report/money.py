@@ -11,6 +11,7 @@ from rich.text import Text
 from planner.report.tables import figure, plain_console, plain_table, print_fitting
 from planner.units import HOURS_PER_MONTH, KILO, MEGA
 from planner.whatif.money import BreakEven, MoneyReport, Share, TokenPrice
+from planner.whatif.period_bill import PeriodBill
 from planner.whatif.words import count
 
 
@@ -37,6 +38,38 @@ def print_money(m: MoneyReport, width: int) -> None:
         )
     for note in m.notes:
         console.print(Text(f"note: {note}", style="yellow"))
+
+
+def print_period_bill(bill: PeriodBill, width: int) -> None:
+    """The bill of a plan over periods: each of them, the whole, tokens, reserving."""
+    console = plain_console(width)
+    console.print(Text(bill.name, style="bold"))
+    names = ("hours", "req/s", "replicas", "$/h", "$")
+    table = plain_table("period", *names, right=names)
+    for line in bill.lines:
+        rate = figure(line.request_rate, 3)
+        cells = (f"{line.hours:g}", rate, str(line.replicas), f"{line.cost:,.2f}", f"{line.total:,.2f}")
+        table.add_row(line.name, *cells)
+    if bill.starts:
+        table.add_row("start-ups", "", "", "", "", f"{bill.starts:,.2f}")
+    mean = bill.cost / bill.horizon.hours
+    table.add_row("total", f"{bill.horizon.hours:g}", "", "", f"{mean:,.2f}", f"{bill.cost:,.2f}")
+    console.print(table)
+    console.print()
+    console.print(f"${bill.per_month:,.0f}/month of {HOURS_PER_MONTH:,.0f} h")
+    if bill.horizon.static_cost is not None and bill.horizon.saving is not None:
+        static = bill.horizon.static_cost
+        console.print(f"a fleet that stays as it is ${static:,.2f}: {bill.horizon.saving:.1%} saved")
+    prices = (
+        (bill.per_million_input, "input tokens"),
+        (bill.per_million_output, "output tokens"),
+        (bill.per_million, "of both"),
+    )
+    said = ", or ".join(f"${price:.3g} per million {what}" for price, what in prices)
+    console.print(f"over all periods: {said}")
+    for gpu, duty in bill.duties.items():
+        count = bill.horizon.reserved.get(gpu, 0)
+        console.print(f"{count} x {gpu} reserved: it pays for GPUs that are needed {duty:.1%} of the hours")
 
 
 def _print_tokens(console: Console, t: TokenPrice) -> None:

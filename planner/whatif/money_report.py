@@ -11,6 +11,7 @@ from planner.documents.names import did_you_mean
 from planner.documents.scenario import LoadedScenario
 from planner.errors import SpecError
 from planner.plan import Group, NodeUse, Plan
+from planner.routers import divided
 from planner.specs import PriceClass, line_name
 from planner.units import SECONDS_PER_HOUR
 from planner.whatif.asked import Asked, asked_of, read_asked_plan
@@ -54,10 +55,7 @@ def money_report(
     if asked.plan is None:
         raise SpecError(f"{asked.name}: is no plan")
     if asked.plan.periods:
-        raise SpecError(
-            f"{asked.name}: a plan over periods has another bill in each: its keys periods and horizon have "
-            "them, with what is reserved"
-        )
+        raise SpecError(f"{asked.name}: a plan over periods has another bill in each: see period_bill")
     if power_price is not None:
         _check("power price", power_price, least=0.0)
     _check("pue", pue, least=1.0)
@@ -162,7 +160,8 @@ def _group_line(
 
 def _tokens(plan: Plan, loaded: LoadedScenario, lines: Sequence[Line]) -> list[TokenPrice]:
     """Each service with its share of the bill; none where it gets no request or its tokens are unknown."""
-    lengths = {s.model.name: s.workload.lengths for s in loaded.scenario.services}
+    services = divided(loaded, plan.split).scenario.services
+    lengths = {s.name: s.workload.lengths for s in services}
     prices = []
     for prediction in plan.predictions:
         own = lengths.get(prediction.service.partition(ZONE)[0])
