@@ -14,10 +14,10 @@ from program_instances import rich
 
 from planner.errors import SolverError
 from planner.plan import PlanStatus
-from planner.program import Candidate, GpuType, Problem, solve
+from planner.program import Candidate, GpuType, Problem, diagnose, solve
 from planner.program.check import verify, violations
 from planner.program.fleet import build_fleet
-from planner.program.problem import Moves, Stream
+from planner.program.problem import Family, Moves, Stream
 from planner.program.search import solve as solve_or_none
 from planner.specs import ColocatedUse, Objective, Phase, SpareScope
 
@@ -275,3 +275,24 @@ def test_of_equal_plans_the_one_with_fewest_groups() -> None:
             and sign * value <= sign * best + 1e-9 * abs(best)
         ]
         assert len(solve(asked).used) == min(groups), seed
+
+
+@pytest.mark.parametrize(
+    ("change", "family", "shortfall"),
+    [
+        ({"power_cap": 500.0}, Family.POWER, "100 W of power"),
+        ({"zone_caps": {"x": 1}}, Family.ZONES, "1 GPU of zone caps (1 x)"),
+        ({"survive_zone": True}, Family.SURVIVAL, ""),
+        ({"on_demand_floor": 0.5}, Family.SPOT, ""),
+        ({"surge_replicas": 5}, Family.SURGE, ""),
+    ],
+)
+def test_what_is_in_the_way_is_named(change: dict[str, object], family: Family, shortfall: str) -> None:
+    """Two of one kind in one zone, all of them spot, carry the demand of 3; four are in stock."""
+    asked = problem(line("a", 1.0, zone="x", max_gpus=4, spot=True), demand=3.0)
+    assert counts(asked) == (2,)
+    diagnosis = diagnose(replace(asked, **change))  # type: ignore[arg-type]
+    assert set(diagnosis.families) - {Family.STOCK} == {family}
+    assert (Family.STOCK in diagnosis.families) == (family is Family.SURGE)
+    assert diagnosis.shortfall.startswith(shortfall)
+    assert any(str(family) in hint or shortfall in hint for hint in diagnosis.suggestions)
