@@ -339,3 +339,10 @@ class _Answer:
 def limited_cells(question: Question, solution: Solution) -> tuple[Cell, ...]:
     """The groups of `solution` by router, with the limits that the plan gives their engines."""
     return _Answer(question, solution).cells()
+
+
+def groups_of(question: Question, solution: Solution) -> dict[int, Group]:
+    """The groups of one question as a plan has them, by candidate."""
+    cells = question.cells(solution, idle=True)
+    members = [i for cell in cells for i in cell.members]
+    return dict(zip(members, _Answer(question, solution).groups(), strict=True))

@@ -249,6 +249,8 @@ def _as_planned(read: ReadPlan, name: str, members: tuple[int, ...]) -> Router:
     plan, asked = read.plan, _asked(read, name)
     planned = {p.service: p.request_rate for p in plan.predictions}
     whole = math.fsum(rate for other, rate in planned.items() if _asked(read, other) == asked)
+    if plan.periods:  # some groups stand in other periods only
+        members = tuple(i for i in members if plan.groups[i].request_rate > 0)
     groups = [plan.groups[i] for i in members]
     return Router(
         name=name,

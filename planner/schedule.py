@@ -5,15 +5,15 @@ The same steps as for one rate: candidates, program (here of all periods), simul
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from planner.assembly import INTERRUPTED, Assembly
+from planner.assembly import INTERRUPTED, Assembly, groups_of
 from planner.documents.scenario import LoadedScenario
 from planner.errors import InfeasibleError, SolverError, SpecError
 from planner.fleet import distinct_names, group_label
 from planner.learning import Factors, Learner, Run
-from planner.plan import Alternative, HorizonSummary, NodeUse, PeriodPlan, Plan
+from planner.plan import Alternative, Group, HorizonSummary, NodeUse, PeriodPlan, Plan
 from planner.program import Solution
 from planner.program.horizon import Horizon, HorizonSolution, Period, Stream
 from planner.program.horizon import solve as solve_horizon
@@ -55,21 +55,25 @@ def _require_supported(scenario: Scenario, options: SolveOptions) -> None:
     refused = {
         "an objective other than cost": scenario.objective is not Objective.COST,
         "budget_per_hour": scenario.budget is not None,
-        "several zones": len({item.zone for item in scenario.fleet}) > 1,
+        "fleet: several zones": len({item.zone for item in scenario.fleet}) > 1,
         "zones": bool(scenario.zones),
         "power": scenario.power is not None,
-        "caps per pool": any(item.max_gpus_by_phase for item in scenario.fleet),
-        "spare_scope: pool": asked.spare_scope is SpareScope.POOL and asked.spare_replicas > 0,
-        "survive": asked.survive_node or asked.survive_zone,
-        "rolling_upgrade_surge": asked.surge_replicas > 0,
-        "on_demand_floor": asked.on_demand_floor > 0,
+        "fleet: max_prefill_gpus, max_decode_gpus, max_colocated_gpus": any(
+            item.max_gpus_by_phase for item in scenario.fleet
+        ),
+        "options.spare_scope: pool": asked.spare_scope is SpareScope.POOL and asked.spare_replicas > 0,
+        "options.survive": asked.survive_node or asked.survive_zone,
+        "options.rolling_upgrade_surge": asked.surge_replicas > 0,
+        "options.on_demand_floor": asked.on_demand_floor > 0,
         "--from": options.current is not None,
         "--save-lp": options.save_lp is not None,
     }
     named = [what for what, given in refused.items() if given]
     if named:
+        where = f"{scenario.source}: " if scenario.source else ""
         rule = "not supported together with a schedule of rates"
-        raise SpecError(f"{', '.join(named)}: {rule} (give one request_rate, the peak, to plan with it)")
+        hint = "give one request_rate, the peak, to plan with it"
+        raise SpecError(f"{where}{', '.join(named)}: {rule} ({hint})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,19 +208,17 @@ class Schedule:
     # The answer
 
     def plan(self, timetable: Timetable, notes: Sequence[str] = ()) -> Plan:
-        """A timetable as the plan that people get: groups as in the busiest period."""
-        t, answer = timetable.busiest, timetable.answer
-        solution, hours = timetable.solutions[t], sum(p.hours for p in self._periods())
+        """A timetable as the plan that people get: each service's groups as in its busiest period."""
+        answer, hours = timetable.answer, sum(p.hours for p in self._periods())
         names = self._names(timetable)
-        busiest = replace(solution, interrupted=False)
-        plan = Assembly(self.questions).plan(busiest, self.parts(busiest, t), (), None)
-        renamed = iter(name for i, name in names.items() if solution.replicas[i] and solution.flows[i] > 0)
+        busiest = replace(timetable.solutions[timetable.busiest], interrupted=False)
+        plan = Assembly(self.questions).plan(busiest, self._busiest_parts(timetable), (), None)
         mean = answer.value / hours
         static = answer.static
         said = [INTERRUPTED] if answer.interrupted else []
         said.append(
-            f"groups, latencies and cost per token are those of the busiest period, "
-            f"{self._periods()[t].name}; cost is the mean of all periods"
+            "groups, latencies and cost per token are those of each service's busiest period; groups at 0 req/s "
+            "stand in other periods only; cost is the mean of all periods"
         )
         return replace(
             plan,
@@ -224,7 +226,7 @@ class Schedule:
             bound=answer.bound / hours,
             gap=answer.gap,
             cost=mean,
-            groups=tuple(replace(group, name=next(renamed)) for group in plan.groups),
+            groups=tuple(self._groups(timetable, names)),
             nodes=tuple(self._nodes(timetable)),
             alternatives=self._alternatives(timetable, hours),
             periods=tuple(self._period(timetable, k, names) for k in range(len(timetable.solutions))),
@@ -241,6 +243,32 @@ class Schedule:
             ),
             notes=(*notes, *said, *plan.notes),
         )
+
+    def _peak(self, stream: int) -> int:
+        """The busiest period of one service."""
+        rates = [p.request_rate for p in self.questions[stream].service.workload.periods]
+        return rates.index(max(rates))
+
+    def _busiest_parts(self, timetable: Timetable) -> tuple[Solution, ...]:
+        """What each question gets in its busiest period."""
+        peaks = [self._peak(k) for k in range(len(self.questions))]
+        return tuple(self.parts(timetable.solutions[t], t)[k] for k, t in enumerate(peaks))
+
+    def _groups(self, timetable: Timetable, names: Mapping[int, str]) -> Iterator[Group]:
+        """All groups of all periods, as in the service's busiest, or as where they get most requests."""
+        rows = [self.parts(solution, t) for t, solution in enumerate(timetable.solutions)]
+        start = 0
+        for k, q in enumerate(self.questions):
+            mine = [row[k] for row in rows]
+            usual = groups_of(q, mine[self._peak(k)])
+            used = sorted({i for part in mine for i in part.used})
+            for i in used:
+                most = max(mine, key=lambda part: (part.flows[i] * bool(part.replicas[i]), part.replicas[i]))
+                group = usual.get(i) or replace(
+                    groups_of(q, most)[i], request_rate=0.0, busy=0.0, mean_batch=0.0
+                )
+                yield replace(group, name=names[start + i])
+            start += len(q.candidates.choices)
 
     def _periods(self) -> Sequence[TrafficPeriod]:
         return self.questions[0].service.workload.periods

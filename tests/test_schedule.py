@@ -14,6 +14,7 @@ from planner.errors import InfeasibleError, SpecError
 from planner.plan import Plan
 from planner.search import SolveOptions
 from planner.specs import PriceClass
+from planner.standing import standing_files
 from planner.supply import supplies
 from planner.whatif.asked import read_asked_plan
 from planner.whatif.period_bill import period_bill
@@ -182,3 +183,31 @@ def test_the_bill_of_a_day_adds_up_to_the_cent(tmp_path: Path) -> None:
     requests = 4 * 3600 * sum((2, 2, 30, 90, 60, 10))
     assert bill.per_million_output == pytest.approx(bill.cost / (requests * 200) * 1e6)
     assert bill.per_million == pytest.approx(bill.cost / (requests * 1200) * 1e6)
+
+
+def test_groups_of_all_periods_are_in_the_plan_which_can_be_read_back(tmp_path: Path) -> None:
+    """Two services whose peaks do not meet: each is told at its own, and what stands elsewhere is listed."""
+    service = """
+  - name: NAME
+    model: meta-llama/Llama-3.1-8B-Instruct
+    workload: {request_rate: RATES, input_tokens: 1000, output_tokens: 200}
+    slo: {ttft_ms: {p99: 2000}, tpot_ms: {p99: 60}}
+"""
+    both = [service.replace("NAME", n).replace("RATES", r) for n, r in (("a", "[4, 90]"), ("b", "[90, 4]"))]
+    text = f"models:{''.join(both)}options: {{whole_nodes: false, max_tp: 2}}\n" + FLEET
+    plan = solve(scenario_from_text(text), SolveOptions(verify=False, alternatives=False))
+    assert [(p.service, p.request_rate) for p in plan.predictions] == [("a", 90), ("b", 90)]
+    names = {group.name for group in plan.groups}
+    used = {name for period in plan.periods for name, count in period.replicas.items() if count}
+    assert used == names
+    for service_name, at in (("a", 1), ("b", 0)):
+        mine = [g for g in plan.groups if g.service == service_name and g.request_rate > 0]
+        assert {g.name: g.replicas for g in mine} == {
+            name: count
+            for name, count in plan.periods[at].replicas.items()
+            if count and name.startswith(f"{service_name}-")
+        }
+    path = tmp_path / "plan.yaml"
+    path.write_text(dump_plan(plan))
+    for period, rates in ((None, [90, 90]), ("00:00", [4, 90]), ("12:00", [90, 4])):
+        assert [s.offered for s in standing_files(path, period=period)] == pytest.approx(rates)

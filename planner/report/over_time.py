@@ -11,6 +11,8 @@ from planner.plan import HorizonSummary, PeriodPlan, Plan
 from planner.report.tables import figure, plain_table, print_fitting
 from planner.units import HOURS_PER_MONTH, PERCENT
 
+CENT = 0.01  # [USD]
+
 
 def print_moves(console: Console, plan: Plan) -> None:
     """Replicas to start and to stop, where the plan was made from a fleet that stands."""
@@ -39,7 +41,7 @@ def print_periods(console: Console, plan: Plan) -> None:
         console, lambda without: _table(plan.periods, [n for n in names if n not in without]), names
     )
     if plan.horizon is not None:
-        _print_horizon(console, plan.horizon)
+        _print_horizon(console, plan.horizon, plan.periods)
 
 
 def _table(periods: Sequence[PeriodPlan], groups: Sequence[str]) -> Table:
@@ -51,9 +53,12 @@ def _table(periods: Sequence[PeriodPlan], groups: Sequence[str]) -> Table:
     return table
 
 
-def _print_horizon(console: Console, horizon: HorizonSummary) -> None:
+def _print_horizon(console: Console, horizon: HorizonSummary, periods: Sequence[PeriodPlan]) -> None:
     if horizon.cost is None:
         return
+    starts = horizon.cost - sum(p.hours * (p.cost or 0.0) for p in periods)
+    if starts > CENT and all(p.cost is not None for p in periods):
+        console.print(f"replicas that start cost ${starts:,.2f} before they serve")
     month = horizon.cost / horizon.hours * HOURS_PER_MONTH
     said = f"over {horizon.hours:g} h: ${horizon.cost:,.2f} (${month:,.0f}/month)"
     if horizon.static_cost is not None and horizon.saving is not None:
