@@ -217,7 +217,7 @@ class Schedule:
         static = answer.static
         said = [INTERRUPTED] if answer.interrupted else []
         said.append(
-            "groups, latencies and cost per token are those of each service's busiest period; groups at 0 req/s "
+            "groups, latencies and cost per token are those of a service's busiest period; groups at 0 req/s "
             "stand in other periods only; cost is the mean of all periods"
         )
         return replace(

@@ -377,7 +377,7 @@ class Search:
 
     def _cost_at_half_confidence(self, solution: Solution) -> float | None:
         """Cost of the same scenario without margin for model error."""
-        if self.scenario.objective is not Objective.COST:
+        if self.scenario.objective is not Objective.COST or self.options.current is not None:
             return None
         questions = [with_candidates(q, partial(build_candidates, z=0.0)) for q in self.questions]
         try:

@@ -178,6 +178,9 @@ def scenario_from_text(
 ) -> LoadedScenario:
     """Read a scenario from YAML or JSON; `folder` is where its relative paths start."""
     tree, problems = parse_tree(text, source_name, folder)
+    if tree.has("schema_version") and tree.has("groups"):
+        rule, hint = "this is a plan, not a scenario", "its scenario is under the key scenario"
+        raise SpecError.of_file(source_name, [Problem(key="", rule=rule, suggestion=hint)])
     document, found = validate(tree, ScenarioDocument)
     named = [look_up_demand(demand) for demand in demand_trees(tree)]
     supply = look_up_fleet(tree)

@@ -339,7 +339,8 @@ def _alternatives_table(plan: Plan, *, fleets: bool) -> Table:
     columns = (*(("simulated",) if simulated else ()), *(("fleet",) if fleets else ()))
     table = plain_table("beside it", unit, "against plan", *columns, right=(unit, "against plan"))
     for a in plan.alternatives:
-        value = "none" if a.value is None else figure(a.value)
+        shown = _shown(plan, a.value, a.cost)
+        value = "none" if shown is None else figure(shown)
         cells = {"simulated": {True: "holds", False: "fails", None: "no"}[a.verified], "fleet": _fleet(a)}
         table.add_row(a.name, value, _against(plan, a), *(cells[name] for name in columns))
     return table
@@ -355,16 +356,25 @@ def _unit(objective: Objective) -> str:
 
 
 def _against(plan: Plan, alternative: Alternative) -> str:
-    if alternative.value is None:
+    value, mine = _shown(plan, alternative.value, alternative.cost), _shown(plan, plan.value, plan.cost)
+    if value is None:
         return ""
-    if not plan.value:
-        return "same" if not alternative.value else ""
-    change = alternative.value / plan.value - 1
+    if not mine:
+        return "same" if not value else ""
+    change = value / mine - 1
     return "same" if abs(change) < MILLI / 2 else f"{change * PERCENT:+.1f} %"
 
 
+def _shown(plan: Plan, value: float | None, cost: float | None) -> float | None:
+    """What is compared: the objective; planned from a fleet that stands, the cost without what moves cost."""
+    return value if plan.move_cost is None else cost
+
+
 def _verdict(plan: Plan) -> list[str]:
-    """Whether to disaggregate, with the numbers of both."""
+    """Whether to disaggregate, with the numbers of both; not where services differ in that."""
+    kinds = {(g.service, g.phase is Phase.COLOCATED) for g in plan.groups}
+    if len({colocated for _, colocated in kinds}) > 1 or plan.move_cost is not None:
+        return []
     by_name = {a.name: a for a in plan.alternatives}
     other_name = "best disaggregated" if plan.pool(Phase.COLOCATED) else "best colocated"
     other = by_name.get(other_name)

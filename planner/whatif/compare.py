@@ -275,11 +275,20 @@ def applied(counts: Mapping[GroupKey, int], steps: tuple[Step, ...]) -> dict[Gro
 
 
 def _gpus(a: Plan, b: Plan) -> Iterator[GpuChange]:
-    uses = [{(use.gpu, use.zone): (use.gpus_used, use.gpus_paid) for use in plan.nodes} for plan in (a, b)]
+    uses = [_counted(plan) for plan in (a, b)]
     for gpu, zone in sorted({*uses[0], *uses[1]}):
         (used_a, paid_a), (used_b, paid_b) = (use.get((gpu, zone), (0, 0)) for use in uses)
         if (used_a, paid_a) != (used_b, paid_b):
             yield GpuChange(gpu=gpu, zone=zone, used=(used_a, used_b), paid=(paid_a, paid_b))
+
+
+def _counted(plan: Plan) -> dict[tuple[str, str], tuple[int, int]]:
+    """GPUs used and paid for by type and zone, however they are paid for."""
+    found: dict[tuple[str, str], tuple[int, int]] = {}
+    for use in plan.nodes:
+        used, paid = found.get((use.gpu, use.zone), (0, 0))
+        found[use.gpu, use.zone] = (used + use.gpus_used, paid + use.gpus_paid)
+    return found
 
 
 def _by_service(plan: Plan) -> dict[str, ServicePrediction]:

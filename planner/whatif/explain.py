@@ -21,7 +21,7 @@ from planner.specs import (
     Phase,
     Scenario,
 )
-from planner.units import MILLI, PERCENT
+from planner.units import KILO, MILLI, PERCENT
 from planner.whatif import changes
 from planner.whatif.asked import Asked, Source, asked_of
 from planner.whatif.corrections import capacity_factors
@@ -42,8 +42,8 @@ class WhatIf:
     Attributes
     ----------
     kind : str
-        "stock", "cap", "budget", "slo", "network", "minimum", "spare", "whole_nodes", "headroom",
-        "confidence", "colocated", "layouts".
+        "stock", "cap", "budget", "zones", "power", "egress", "slo", "network", "minimum", "spare", "survive",
+        "spot", "surge", "whole_nodes", "headroom", "confidence", "colocated", "layouts".
     subject : str
         GPU type, SLO or option that is changed.
     change : str
@@ -242,9 +242,12 @@ class _Work:
         return SURE * self.resolver.options.gap * abs(self.base.value or 0.0) + 1e-9
 
     def _unused(self) -> Iterator[UnusedGpu]:
-        used = {(g.gpu, g.zone) for g in self.plan.groups}
+        """GPU types of one model's plan; a pool of several models has no single owner to force them on."""
+        if len(self.loaded.scenario.services) > 1:
+            return
+        used = {(g.gpu, g.zone, g.price_class) for g in self.plan.groups}
         for index, item in enumerate(self.loaded.scenario.fleet):
-            if (item.gpu.name, item.zone) not in used:
+            if (item.gpu.name, item.zone, item.price_class) not in used:
                 yield self._lost(index, item)
 
     def _lost(self, index: int, item: FleetItem) -> UnusedGpu:
@@ -284,6 +287,8 @@ class _Work:
 
     def _notes(self) -> Iterator[str]:
         yield from compared_with_note(self.asked, self.base)
+        if len(self.loaded.scenario.services) > 1:
+            yield "why GPU types are not used is told of scenarios with one model"
         if not self.base.proven:
             yield "the plan compared with is not proven to be the best: time ran out"
 
@@ -301,6 +306,14 @@ def lifted(scenario: Scenario) -> Iterator[Question]:
         most = scenario.budget * MORE_STOCK if endless else None
         change = f"{scenario.budget:g} -> {'none' if most is None else f'{most:g}'} USD/h"
         yield Question("budget", "budget", change, replace(scenario, budget=most))
+    if scenario.zones:
+        caps = ", ".join(f"{zone} {cap}" for zone, cap in scenario.zones.items())
+        yield Question("zones", "zones", f"{caps} -> any number of GPUs", replace(scenario, zones={}))
+    if scenario.power is not None and scenario.power.cap is not None:
+        free = replace(scenario, power=replace(scenario.power, cap=None))
+        yield Question("power", "max_kw", f"{scenario.power.cap / KILO:g} -> none", free)
+    if scenario.egress_price:
+        yield Question("egress", "egress_per_gb", "-> 0", replace(scenario, egress_price=0.0))
     for i, service in enumerate(scenario.services):
         for target in service.slo.targets:
             subject = of_service(f"{target.statistic} {target.metric.upper()}", service, scenario.services)
@@ -330,6 +343,10 @@ def _lifted_options(scenario: Scenario) -> Iterator[Question]:
     options: tuple[tuple[str, str, str, Options], ...] = (
         ("minimum", "min_replicas_per_pool", "1", replace(given, min_replicas_per_pool=1)),
         ("spare", "spare_replicas", "0", replace(given, spare_replicas=0)),
+        ("survive", "survive_node", "false", replace(given, survive_node=False)),
+        ("survive", "survive_zone", "false", replace(given, survive_zone=False)),
+        ("spot", "on_demand_floor", "0", replace(given, on_demand_floor=0.0)),
+        ("surge", "surge_replicas", "0", replace(given, surge_replicas=0)),
         ("whole_nodes", "whole_nodes", "false", replace(given, whole_nodes=False)),
         ("headroom", "headroom", "0", replace(given, headroom=0.0)),
         ("confidence", "confidence", "0.5", replace(given, confidence=min(given.confidence, 0.5))),
@@ -341,7 +358,16 @@ def _lifted_options(scenario: Scenario) -> Iterator[Question]:
     for kind, name, after, changed in options:
         if changed != given:
             change = f"{_option(getattr(given, name))} -> {after}"
-            yield Question(kind, name, change, replace(scenario, options=changed))
+            said = _KEYS.get(name, name)
+            yield Question(kind, said, change, replace(scenario, options=changed))
+
+
+_KEYS = {
+    "survive_node": "survive: [node]",
+    "survive_zone": "survive: [zone]",
+    "surge_replicas": "rolling_upgrade_surge",
+}
+"""Options whose keys in a scenario have other names."""
 
 
 def _option(value: object) -> str:
