@@ -20,6 +20,7 @@ from itertools import combinations
 import numpy as np
 
 from planner.program.backends import LpStatus, solve_lp
+from planner.program.branching import Cut, Menu, counted
 from planner.program.columns import (
     MOST_GPUS,
     MOST_PAIRS,
@@ -34,8 +35,9 @@ from planner.program.columns import (
     stream_pools,
     undominated,
 )
+from planner.program.floors import floor_of
 from planner.program.limits import ROUNDING
-from planner.program.problem import POOLS_OF_MODE, Problem
+from planner.program.problem import Problem
 from planner.program.rows import Draft, LinearProgram
 from planner.specs import Objective, Phase
 
@@ -57,6 +59,8 @@ PAIRED = 40
 """Of these, plans that are exchanged for two streams at once."""
 FEW = 600
 """Plans of all streams that a program settles at once."""
+LISTED = SOON
+"""Partial plans of a stream that are looked at, where node counts do without."""
 SHARES = (0.4, 1.0)
 """Of the slack, within which plans are enumerated."""
 STARTS = 6
@@ -106,6 +110,7 @@ class Packing:
         self.problem = problem
         kinds = range(len(problem.gpu_types))
         in_use = {c.gpu_type for c in problem.candidates if c.max_replicas > 0}
+        self.in_use = np.array([g in in_use for g in kinds])
         self.weights = np.array([problem.weight(g) if g in in_use else 0.0 for g in kinds])
         self.blocks = np.array([problem.gpu_block(g) for g in kinds], np.int64)
         stocks = [problem.stock(g) for g in kinds]
@@ -124,7 +129,7 @@ class Packing:
         pools, floors = [], []
         for stream in self.streams:
             of_pools = stream.least(prices)
-            floor, usage = _floor(stream, prices, of_pools)
+            floor, usage = floor_of(stream, prices, of_pools)
             pools.append({phase: value for phase, (value, _) in of_pools.items()})
             floors.append(floor)
             used += usage
@@ -240,6 +245,38 @@ class Packing:
             for stream, pools, floor in zip(self.streams, bound.pools, bound.floors, strict=True)
         ]
 
+    def counted(self, best: Packed, some: list[Plans], time_left: Callable[[], float | None]) -> Packed:
+        """The better of a plan and that found by node counts, with what these prove of the bound."""
+        floors, gap = best.floors, self.problem.gap
+        if np.any((self.weights <= 0) & self.in_use):
+            return best
+        lists = self.known_within(floors, _slack(best, gap))
+        try:
+            found = counted(
+                Menu(self.streams, lists, some),
+                costs=self.weights * self.blocks,
+                sizes=self.blocks,
+                limits=np.where(self.in_use, np.floor(self.stock / self.blocks), 0.0),
+                least=best.bound,
+                most=best.cutoff(gap),
+                cuts=[Cut(prices=floors.prices, least=np.array(floors.floors))],
+                go_on=lambda: (left := time_left()) is None or left > 0,
+            )
+        except TooManyError:
+            return best
+        best = replace(best, bound=max(best.bound, found.bound))
+        return self.better(best, found.lists, found.picks)
+
+    def known_within(self, bound: Bound, slack: float) -> list[Plans | None]:
+        """As :meth:`within`, None for streams with too many plans."""
+        found: list[Plans | None] = []
+        for stream, pools, floor in zip(self.streams, bound.pools, bound.floors, strict=True):
+            try:
+                found.append(stream.plans(bound.prices, pools, floor + slack, LISTED))
+            except TooManyError:
+                found.append(None)
+        return found
+
     def replicas(self, lists: list[Plans], picks: list[int]) -> list[int]:
         """Replica counts of one plan of each list."""
         counts = [0] * len(self.problem.candidates)
@@ -299,28 +336,6 @@ class Packing:
         return draft.finish(), picks
 
 
-def _floor(
-    stream: StreamPools, prices: Floats, pools: Mapping[Phase, tuple[float, Ints]]
-) -> tuple[float, Ints]:
-    """Least cost of a stream, and the GPUs of that plan; a lower bound and no GPUs where it is not found."""
-    modes = [[pools[phase] for phase in POOLS_OF_MODE[mode]] for mode in stream.problem.modes]
-    best = min(modes, key=lambda parts: sum(value for value, _ in parts))
-    floor, usage = sum(value for value, _ in best), sum(used for _, used in best)
-    if not stream.illegal.any() or not np.isfinite(floor):
-        return floor, np.asarray(usage)
-    floors = {phase: value for phase, (value, _) in pools.items()}
-    known = floor
-    for factor in WIDER:
-        try:
-            plans = stream.plans(prices, floors, floor * factor, effort=SOON)
-        except TooManyError:
-            break
-        if plans.cost.size:
-            return float(plans.cost[0]), plans.usage[0]
-        known = floor * factor
-    return known, np.zeros(prices.size, np.int64)
-
-
 def _cheap(stream: StreamPools, prices: Floats, pools: Mapping[Phase, float], floor: float) -> Plans | None:
     """Enough plans of a stream, from the cheapest on, or as many as are soon found; None: none."""
     plans: Plans | None = None
@@ -378,8 +393,12 @@ def packed(problem: Problem, *, solver: str, time_left: Callable[[], float | Non
     if not lists:
         return best
     best = packing.better(best, lists, packing.exchanged(lists))
-    few = best.replicas is not None and packing.few_within(floors, _slack(best, gap))
-    if not few and not best.settled(gap):
+    if best.replicas is not None and not best.settled(gap):
+        best = packing.counted(best, lists, time_left)
+    if best.replicas is None or best.settled(gap):
+        return best
+    few = packing.few_within(floors, _slack(best, gap))
+    if not few:
         best, _ = packing.picked(best, lists, solver, time_left())
     for share in (1.0,) if few else SHARES:
         if best.replicas is None or best.settled(gap) or best.interrupted:
