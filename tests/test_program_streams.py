@@ -13,11 +13,12 @@ from program_instances import curve
 from benchmarks.streams import drawn
 from planner.program import Problem, solve
 from planner.program.backends import LpResult, LpStatus
-from planner.program.columns import TooManyError, least, pool_plans, stream_pools
+from planner.program.columns import TooManyError, least, pool_plans
 from planner.program.fleet import build_fleet
 from planner.program.packing import Packing, packed, simple
 from planner.program.rows import LinearProgram
 from planner.program.search import _search_joint, reduced
+from planner.program.stream_pools import stream_pools
 from planner.specs import Phase
 
 
@@ -77,7 +78,7 @@ def test_a_pool_has_the_plans_that_counting_finds() -> None:
         phase = list(Phase)[seed % 3]
         if math.prod(c.max_replicas + 1 for c in problem.candidates if c.phase is phase) > 4000:
             continue
-        pool = stream_pools(problem)[0].pools[phase]
+        pool = stream_pools(problem)[0].pools[phase].pool
         expected = counted(problem, (phase,))
         if not expected:
             continue
@@ -151,7 +152,7 @@ def test_an_interrupt_leaves_the_plan_found_so_far(monkeypatch: pytest.MonkeyPat
 
 def test_too_many_plans_are_given_up() -> None:
     problem = reduced(drawn(4))
-    pool = stream_pools(problem)[4].pools[Phase.PREFILL]
+    pool = stream_pools(problem)[4].pools[Phase.PREFILL].pool
     prices = np.array([problem.weight(g) for g in range(len(problem.gpu_types))])
     with pytest.raises(TooManyError):
         pool_plans(Phase.PREFILL, pool, prices, 3 * least(pool, prices)[0], effort=100)

@@ -16,13 +16,13 @@ Sources: Benders 1962 (cuts); Agmon 1954 and Polyak 1969 (steps).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from planner.program.columns import MOST_PAIRS, Bools, Floats, Ints, Plans, StreamPools, TooManyError
-from planner.program.floors import floor_of
+from planner.program.columns import MOST_PAIRS, Bools, Floats, Ints, Plans, TooManyError
+from planner.program.stream_pools import Floor, StreamPools
 
 MOST_COUNTS = 300_000
 """Node counts that are listed before it is given up."""
@@ -40,10 +40,14 @@ EPS = 1e-9
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Cut:
-    """GPUs of every plan are worth the sum of ``least`` [streams] or more, at ``prices`` [types]."""
+    """GPUs of every plan are worth the sum of ``least`` [streams] or more, at ``prices`` [types].
+
+    ``floors`` are those of streams not listed in full.
+    """
 
     prices: Floats
     least: Floats
+    floors: Mapping[int, Floor]
 
     def spare(self, gpus: Ints) -> Floats:
         """What GPUs [..., types] are worth beyond that; below zero no plan fits in."""
@@ -77,7 +81,7 @@ def node_counts(
     """
     order = [g for g in np.argsort(-costs, kind="stable").tolist() if limits[g] >= 1]
     counts, spent = np.zeros((1, costs.size), np.int64), np.zeros(1)
-    floor = Cut(prices=costs / sizes, least=np.array([least]))
+    floor = Cut(prices=costs / sizes, least=np.array([least]), floors={})
     for k, g in enumerate(order):
         top = np.minimum((most - spent) / costs[g] + EPS, limits[g]).astype(np.int64) + 1
         if top.sum() > 10 * MOST_COUNTS:
@@ -124,16 +128,16 @@ class Menu:
     def proven(self, prices: Floats) -> tuple[Cut, Floats]:
         """Least value of any plan of each stream, and the GPUs that these use in all."""
         least, _ = self.least(prices)
-        grown = False
+        floors = {}
         for s, stream in enumerate(self.streams):
             if self.lists[s] is None:
-                least[s], usage = floor_of(stream, prices, stream.least(prices))
-                if usage.any():
-                    self.usage[s] = np.concatenate([self.usage[s], usage[None]])
-                    grown = True
-        if grown:
+                floors[s] = floor = stream.floor(prices)
+                least[s] = floor.value
+                if floor.usage.any():
+                    self.usage[s] = np.concatenate([self.usage[s], floor.usage[None]])
+        if floors:
             self.stack()
-        return Cut(prices=prices, least=least), self.least(prices)[1]
+        return Cut(prices=prices, least=least, floors=floors), self.least(prices)[1]
 
     def closest(self, gpus: Ints, weights: Floats, start: Floats) -> Cut:
         """A cut that GPUs fall short of, or else nearly so, from prices to start from."""
@@ -167,9 +171,8 @@ class Menu:
         lists: list[Plans] = []
         for s, (stream, plans) in enumerate(zip(self.streams, self.lists, strict=True)):
             if plans is None:
-                pools = {phase: value for phase, (value, _) in stream.least(cuts[0].prices).items()}
                 most = float(cuts[0].least[s] + cuts[0].spare(gpus)) * (1 + EPS)
-                plans = stream.plans(cuts[0].prices, pools, most)
+                plans = stream.plans(cuts[0].prices, cuts[0].floors[s], most)
             keep = np.all(plans.usage <= gpus, axis=1)
             for cut in cuts:
                 most = float(cut.least[s] + cut.spare(gpus))

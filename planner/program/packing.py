@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -29,17 +29,15 @@ from planner.program.columns import (
     Floats,
     Ints,
     Plans,
-    StreamPools,
     TooManyError,
     joined,
-    stream_pools,
     undominated,
 )
-from planner.program.floors import floor_of
 from planner.program.limits import ROUNDING
 from planner.program.problem import Problem
 from planner.program.rows import Draft, LinearProgram
-from planner.specs import Objective, Phase
+from planner.program.stream_pools import Floor, StreamPools, stream_pools
+from planner.specs import Objective
 
 PENALTY = 64.0
 """Times the highest price: of a GPU beyond the stock, while plans are exchanged. [1]"""
@@ -88,15 +86,16 @@ def simple(problem: Problem) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bound:
-    """A bound on the cost of all streams: their ``floors`` at ``prices`` per GPU, minus ``credit``.
-
-    ``pools`` are bounds on the cost of each pool.
-    """
+    """A bound on the cost of all streams: that of each at ``prices`` per GPU, minus ``credit``."""
 
     prices: Floats
-    pools: tuple[dict[Phase, float], ...]
-    floors: tuple[float, ...]
+    streams: tuple[Floor, ...]
     credit: float
+
+    @property
+    def floors(self) -> tuple[float, ...]:
+        """Least cost of each stream."""
+        return tuple(floor.value for floor in self.streams)
 
     @property
     def value(self) -> float:
@@ -125,17 +124,11 @@ class Packing:
 
     def bound(self, extra: Floats) -> tuple[Bound, Floats]:
         """The bound with multipliers `extra` [USD/h per GPU]; GPUs that its plans use, per type."""
-        prices, used = self.weights + extra, np.zeros(self.weights.size)
-        pools, floors = [], []
-        for stream in self.streams:
-            of_pools = stream.least(prices)
-            floor, usage = floor_of(stream, prices, of_pools)
-            pools.append({phase: value for phase, (value, _) in of_pools.items()})
-            floors.append(floor)
-            used += usage
+        prices = self.weights + extra
+        floors = tuple(stream.floor(prices) for stream in self.streams)
         finite = np.where(np.isinf(self.stock), 0.0, self.stock)
-        credit = float(extra @ finite)
-        return Bound(prices=prices, pools=tuple(pools), floors=tuple(floors), credit=credit), used
+        used = np.sum([floor.usage for floor in floors], axis=0)
+        return Bound(prices=prices, streams=floors, credit=float(extra @ finite)), used
 
     def best_bound(self) -> Bound:
         """The bound at multipliers that raise it: steps towards what is used beyond the stock, halved where
@@ -159,8 +152,8 @@ class Packing:
     def near(self, bound: Bound) -> list[Plans]:
         """Cheap plans of every stream, and those with one class per pool; empty where a stream has none."""
         found = []
-        for stream, pools, floor in zip(self.streams, bound.pools, bound.floors, strict=True):
-            cheap = _cheap(stream, bound.prices, pools, floor)
+        for stream, floor in zip(self.streams, bound.streams, strict=True):
+            cheap = _cheap(stream, bound.prices, floor)
             lists = [stream.alone(bound.prices)]
             if cheap is not None:
                 lists.append(cheap.kept(np.arange(min(cheap.cost.size, EXCHANGED))))
@@ -222,10 +215,10 @@ class Packing:
     def few_within(self, bound: Bound, slack: float) -> bool:
         """Whether there are so few plans :meth:`within` the slack that nothing else need be tried first."""
         left = FEW
-        parts = zip(self.streams, bound.pools, bound.floors, strict=True)
+        parts = zip(self.streams, bound.streams, strict=True)
         try:
-            for stream, pools, floor in sorted(parts, key=lambda part: -part[2]):  # the most plans first
-                left -= stream.plans(bound.prices, pools, floor + slack, SOON // 4).cost.size
+            for stream, floor in sorted(parts, key=lambda part: -part[1].value):  # the most plans first
+                left -= stream.plans(bound.prices, floor, floor.value + slack, SOON // 4).cost.size
                 if left < 0:
                     return False
         except TooManyError:
@@ -241,8 +234,8 @@ class Packing:
             If there are too many of them.
         """
         return [
-            stream.plans(bound.prices, pools, floor + slack)
-            for stream, pools, floor in zip(self.streams, bound.pools, bound.floors, strict=True)
+            stream.plans(bound.prices, floor, floor.value + slack)
+            for stream, floor in zip(self.streams, bound.streams, strict=True)
         ]
 
     def counted(self, best: Packed, some: list[Plans], time_left: Callable[[], float | None]) -> Packed:
@@ -259,7 +252,7 @@ class Packing:
                 limits=np.where(self.in_use, np.floor(self.stock / self.blocks), 0.0),
                 least=best.bound,
                 most=best.cutoff(gap),
-                cuts=[Cut(prices=floors.prices, least=np.array(floors.floors))],
+                cuts=[Cut(prices=floors.prices, least=np.array(floors.floors), floors={})],
                 go_on=lambda: (left := time_left()) is None or left > 0,
             )
         except TooManyError:
@@ -270,9 +263,9 @@ class Packing:
     def known_within(self, bound: Bound, slack: float) -> list[Plans | None]:
         """As :meth:`within`, None for streams with too many plans."""
         found: list[Plans | None] = []
-        for stream, pools, floor in zip(self.streams, bound.pools, bound.floors, strict=True):
+        for stream, floor in zip(self.streams, bound.streams, strict=True):
             try:
-                found.append(stream.plans(bound.prices, pools, floor + slack, LISTED))
+                found.append(stream.plans(bound.prices, floor, floor.value + slack, LISTED))
             except TooManyError:
                 found.append(None)
         return found
@@ -336,13 +329,13 @@ class Packing:
         return draft.finish(), picks
 
 
-def _cheap(stream: StreamPools, prices: Floats, pools: Mapping[Phase, float], floor: float) -> Plans | None:
+def _cheap(stream: StreamPools, prices: Floats, floor: Floor) -> Plans | None:
     """Enough plans of a stream, from the cheapest on, or as many as are soon found; None: none."""
     plans: Plans | None = None
     effort = SOON
     for factor in WIDER:
         try:
-            found = stream.plans(prices, pools, floor * factor, effort)
+            found = stream.plans(prices, floor, floor.value * factor, effort)
         except TooManyError:
             if plans is not None or effort == MOST_PAIRS:
                 break
@@ -386,7 +379,11 @@ class Packed:
 
 def packed(problem: Problem, *, solver: str, time_left: Callable[[], float | None]) -> Packed:
     """The best plan of all streams of a :func:`simple` problem, as far as it is soon found."""
-    packing, gap = Packing(problem), problem.gap
+    try:
+        packing, gap = Packing(problem), problem.gap
+    except TooManyError:
+        nothing = Bound(prices=np.zeros(len(problem.gpu_types)), streams=(), credit=0.0)
+        return Packed(replicas=None, value=math.inf, bound=0.0, floors=nothing)
     floors = packing.best_bound()
     best = Packed(replicas=None, value=math.inf, bound=floors.value, floors=floors)
     lists = packing.near(floors)

@@ -1,0 +1,209 @@
+"""All plans of one stream that cost little: those of its pools together.
+
+Where some prefill and decode classes must not meet, the legal plans are those of a few sets of classes: all
+that may serve with one another, none of which can be added to (maximal bicliques). Within a set, the pools
+do not mind each other, so that the stream's least cost is the sum of theirs. A plan may be in several sets.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.program.columns import (
+    MOST_PAIRS,
+    MOST_PLANS,
+    Bools,
+    Floats,
+    Groups,
+    Ints,
+    Plans,
+    Pool,
+    TooManyError,
+    WholePool,
+    joined,
+    least,
+    plans_of,
+    pool_of,
+    pool_plans,
+    rough,
+    undominated,
+)
+from planner.program.problem import POOLS_OF_MODE, Problem
+from planner.specs import Phase
+
+MOST_SETS = 64
+"""Sets of classes of one stream, beyond which it is not looked at."""
+
+PoolSet = tuple[tuple[Phase, Pool], ...]
+"""Pools that may be chosen without minding each other."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Floor:
+    """The least cost of a stream at some prices, or a lower bound on it.
+
+    ``pools`` has that of each pool, for every set; ``usage`` the GPUs of the best plan, none where that was
+    not soon found.
+    """
+
+    value: float
+    pools: tuple[tuple[float, ...], ...]
+    usage: Ints
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StreamPools:
+    """The pools of one stream, and the ``sets`` that make its legal plans."""
+
+    problem: Problem
+    pools: dict[Phase, WholePool]
+    sets: tuple[PoolSet, ...]
+
+    def floor(self, prices: Floats) -> Floor:
+        """Bounds on the cost of the stream, each set and each pool."""
+        pools = [tuple(rough(pool, prices) for _, pool in chosen) for chosen in self.sets]
+        best, usage = float("inf"), np.zeros(prices.size, np.int64)
+        for k in sorted(range(len(pools)), key=lambda k: sum(pools[k])):
+            if sum(pools[k]) >= best:
+                continue
+            pools[k], used = _least(self.sets[k], prices, pools[k], best)
+            if sum(pools[k]) < best:
+                best, usage = sum(pools[k]), used
+        return Floor(value=best, pools=tuple(pools), usage=usage)
+
+    def plans(self, prices: Floats, floor: Floor, most: float, effort: int = MOST_PAIRS) -> Plans:
+        """All plans that cost up to `most`; `floor` is that at these prices.
+
+        Raises
+        ------
+        TooManyError
+            If there are too many of them.
+        """
+        found = [self._none(prices)]
+        for chosen, floors in zip(self.sets, floor.pools, strict=True):
+            if sum(floors) <= most and sum(floors) < math.inf:
+                if sum(floors) > floor.value:
+                    floors, _ = _least(chosen, prices, floors, most)
+                rest = most - sum(floors)
+                if rest < 0:
+                    continue
+                parts = [
+                    undominated(pool_plans(phase, pool, prices, rest + least_of, effort))
+                    for (phase, pool), least_of in zip(chosen, floors, strict=True)
+                ]
+                found.append(_together(parts, most))
+        return self._in_stock(joined(found))
+
+    def alone(self, prices: Floats) -> Plans:
+        """Plans whose pools are of one class each."""
+        found = [self._none(prices)]
+        for chosen in self.sets:
+            parts = [
+                plans_of(phase, pool, prices, [np.nonzero(pool.load >= pool.need)[0].reshape(-1, 1)])
+                for phase, pool in chosen
+            ]
+            found.append(_together(parts, np.inf))
+        return self._in_stock(joined(found))
+
+    def replicas(self, plans: Plans, index: int) -> Groups:
+        """Replicas of one plan."""
+        return tuple(group for phase, part in plans.parts[index] for group in self.pools[phase].groups[part])
+
+    def _none(self, prices: Floats) -> Plans:
+        return plans_of(Phase.PREFILL, self.pools[Phase.PREFILL].pool, prices, [])
+
+    def _in_stock(self, plans: Plans) -> Plans:
+        stocks = [self.problem.stock(g) for g in range(plans.usage.shape[1])]
+        stock = np.array([np.inf if s is None else s for s in stocks])
+        (fits,) = np.nonzero(np.all(plans.usage <= stock, axis=1))
+        return undominated(plans.kept(fits))
+
+
+def _least(
+    chosen: PoolSet, prices: Floats, floors: tuple[float, ...], enough: float
+) -> tuple[tuple[float, ...], Ints]:
+    """Least cost of each pool of a set, from bounds on it, and the GPUs; given up where above `enough`.
+
+    There are no GPUs where it is given up, or not soon found.
+    """
+    values, usage = list(floors), []
+    for k, (_, pool) in enumerate(chosen):
+        value, used = least(pool, prices, enough - sum(values) + values[k])
+        values[k] = max(values[k], value)
+        usage.append(used)
+    found = np.sum(usage, axis=0) if all(u.any() for u in usage) else np.zeros(prices.size, np.int64)
+    return tuple(values), found
+
+
+def _together(parts: list[Plans], most: float) -> Plans:
+    """One plan of each pool."""
+    if len(parts) == 1:
+        return parts[0]
+    a, b = parts
+    cost = a.cost[:, None] + b.cost
+    if cost.size > MOST_PAIRS:
+        raise TooManyError
+    rows, columns = np.nonzero(cost <= most)
+    usage, spent = a.usage[rows] + b.usage[columns], cost[rows, columns]
+    _, first = np.unique(usage, axis=0, return_index=True)
+    if first.size > 20 * MOST_PLANS:
+        raise TooManyError
+    pairs = zip(rows[first].tolist(), columns[first].tolist(), strict=True)
+    return Plans(
+        usage=usage[first], cost=spent[first], parts=tuple(a.parts[i] + b.parts[j] for i, j in pairs)
+    )
+
+
+def legal_sets(illegal: Bools) -> list[tuple[frozenset[int], frozenset[int]]]:
+    """Maximal sets of rows and columns no pair of which is illegal [rows, columns]; both have some.
+
+    Raises
+    ------
+    TooManyError
+        If there are too many of them.
+    """
+    closed = {frozenset(range(illegal.shape[1]))}
+    for row in illegal:
+        legal = frozenset(np.nonzero(~row)[0].tolist())
+        closed |= {legal & other for other in closed}
+        if len(closed) > MOST_SETS:
+            raise TooManyError
+    found = []
+    for columns in closed:
+        rows = frozenset(np.nonzero(~illegal[:, sorted(columns)].any(axis=1))[0].tolist())
+        if rows and columns:
+            found.append((rows, columns))
+    return sorted(found, key=lambda pair: (sorted(pair[0]), sorted(pair[1])))
+
+
+def stream_pools(problem: Problem) -> list[StreamPools]:
+    """The pools of every stream.
+
+    Raises
+    ------
+    TooManyError
+        If illegal pairs leave too many sets of classes.
+    """
+    found = []
+    for s in range(len(problem.streams)):
+        pools = {phase: pool_of(problem, s, phase) for phase in Phase}
+        found.append(StreamPools(problem=problem, pools=pools, sets=tuple(_sets(problem, pools))))
+    return found
+
+
+def _sets(problem: Problem, pools: dict[Phase, WholePool]) -> Iterator[PoolSet]:
+    met = problem.pairs_that_meet()
+    for mode in problem.modes:
+        whole = [pools[phase] for phase in POOLS_OF_MODE[mode]]
+        if len(whole) == 1:
+            yield ((POOLS_OF_MODE[mode][0], whole[0].pool),)
+            continue
+        first = [[members[0] for members in one.members] for one in whole]
+        table = np.array([[(i, j) in met for j in first[1]] for i in first[0]], np.bool_)
+        for sides in legal_sets(table.reshape(len(first[0]), len(first[1]))):
+            pairs = zip(POOLS_OF_MODE[mode], whole, sides, strict=True)
+            yield tuple((phase, one.pool.only(side)) for phase, one, side in pairs)
