@@ -112,6 +112,10 @@ class Menu:
         self.usage = [(x if p is None else p).usage for p, x in zip(lists, some, strict=True)]
         self.stack()
 
+    def empty(self) -> bool:
+        """Whether some stream has no plan that is worth finding."""
+        return any(plans is not None and not plans.cost.size for plans in self.lists)
+
     def stack(self) -> None:
         """All lists in one."""
         sizes = [u.shape[0] for u in self.usage]
@@ -246,7 +250,7 @@ def counted(
     weights = costs / sizes
     bound = least
     for _ in range(MOST_TRIED):
-        if not counts.size:
+        if not counts.size or menu.empty():
             return Counted(lists=[], picks=None, bound=most)
         bound = max(bound, float(counts[0] @ costs))
         if not go_on():
