@@ -15,7 +15,7 @@ Costs are by any prices of GPUs: the objective's, or these and more for what is 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -105,12 +105,8 @@ class Plans:
         return Plans(usage=self.usage[index], cost=self.cost[index], parts=parts)
 
 
-def pool_of(problem: Problem, stream: int, phase: Phase) -> WholePool:
-    """What may serve a phase of a stream."""
-    partners: dict[int, set[int]] = {}
-    for i, j in problem.pairs_that_meet():
-        partners.setdefault(i, set()).add(j)
-        partners.setdefault(j, set()).add(i)
+def pool_of(problem: Problem, stream: int, phase: Phase, partners: Mapping[int, Set[int]]) -> WholePool:
+    """What may serve a phase of a stream; `partners` are those that a candidate must not meet."""
     classes: dict[tuple[int, frozenset[int]], list[int]] = {}
     for i in problem.indices(phase, stream):
         candidate = problem.candidates[i]

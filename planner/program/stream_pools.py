@@ -8,8 +8,9 @@ do not mind each other, so that the stream's least cost is the sum of theirs. A 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -42,17 +43,29 @@ PoolSet = tuple[tuple[Phase, Pool], ...]
 """Pools that may be chosen without minding each other."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+@dataclass(kw_only=True, slots=True, eq=False)
 class Floor:
     """The least cost of a stream at some prices, or a lower bound on it.
 
-    ``pools`` has that of each pool, for every set; ``usage`` the GPUs of the best plan, none where that was
-    not soon found.
+    ``pools`` has bounds on that of each pool, for every set; they are raised when a set is looked at, and
+    stay once ``done``. ``usage`` has the GPUs of the best plan, none where that was not soon found.
     """
 
+    sets: tuple[PoolSet, ...]
+    prices: Floats
     value: float
-    pools: tuple[tuple[float, ...], ...]
+    pools: list[tuple[float, ...]]
+    done: list[bool]
     usage: Ints
+
+    def raised(self, k: int, enough: float) -> tuple[float, ...]:
+        """Least cost of each pool of a set; a bound where the set costs more than `enough`."""
+        if not self.done[k] and sum(self.pools[k]) <= enough:
+            values, usage = _least(self.sets[k], self.prices, self.pools[k], enough)
+            self.pools[k], self.done[k] = values, sum(values) <= enough
+            if sum(values) < self.value:
+                self.value, self.usage = sum(values), usage
+        return self.pools[k]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,15 +78,17 @@ class StreamPools:
 
     def floor(self, prices: Floats) -> Floor:
         """Bounds on the cost of the stream, each set and each pool."""
-        pools = [tuple(rough(pool, prices) for _, pool in chosen) for chosen in self.sets]
-        best, usage = float("inf"), np.zeros(prices.size, np.int64)
-        for k in sorted(range(len(pools)), key=lambda k: sum(pools[k])):
-            if sum(pools[k]) >= best:
-                continue
-            pools[k], used = _least(self.sets[k], prices, pools[k], best)
-            if sum(pools[k]) < best:
-                best, usage = sum(pools[k]), used
-        return Floor(value=best, pools=tuple(pools), usage=usage)
+        floor = Floor(
+            sets=self.sets,
+            prices=prices,
+            value=math.inf,
+            pools=[tuple(rough(pool, prices) for _, pool in chosen) for chosen in self.sets],
+            done=[False] * len(self.sets),
+            usage=np.zeros(prices.size, np.int64),
+        )
+        for k in sorted(range(len(self.sets)), key=lambda k: sum(floor.pools[k])):
+            floor.raised(k, floor.value)
+        return floor
 
     def plans(self, prices: Floats, floor: Floor, most: float, effort: int = MOST_PAIRS) -> Plans:
         """All plans that cost up to `most`; `floor` is that at these prices.
@@ -84,16 +99,13 @@ class StreamPools:
             If there are too many of them.
         """
         found = [self._none(prices)]
-        for chosen, floors in zip(self.sets, floor.pools, strict=True):
-            if sum(floors) <= most and sum(floors) < math.inf:
-                if sum(floors) > floor.value:
-                    floors, _ = _least(chosen, prices, floors, most)
-                rest = most - sum(floors)
-                if rest < 0:
-                    continue
+        for k, chosen in enumerate(self.sets):
+            floors = floor.raised(k, most)
+            rest = most - sum(floors)
+            if rest >= 0:
                 parts = [
-                    undominated(pool_plans(phase, pool, prices, rest + least_of, effort))
-                    for (phase, pool), least_of in zip(chosen, floors, strict=True)
+                    undominated(pool_plans(phase, pool, prices, rest + value, effort))
+                    for (phase, pool), value in zip(chosen, floors, strict=True)
                 ]
                 found.append(_together(parts, most))
         return self._in_stock(joined(found))
@@ -188,22 +200,28 @@ def stream_pools(problem: Problem) -> list[StreamPools]:
     TooManyError
         If illegal pairs leave too many sets of classes.
     """
+    partners: dict[int, set[int]] = {}
+    for i, j in problem.pairs_that_meet():
+        partners.setdefault(i, set()).add(j)
+        partners.setdefault(j, set()).add(i)
     found = []
     for s in range(len(problem.streams)):
-        pools = {phase: pool_of(problem, s, phase) for phase in Phase}
-        found.append(StreamPools(problem=problem, pools=pools, sets=tuple(_sets(problem, pools))))
+        pools = {phase: pool_of(problem, s, phase, partners) for phase in Phase}
+        found.append(StreamPools(problem=problem, pools=pools, sets=tuple(_sets(problem, pools, partners))))
     return found
 
 
-def _sets(problem: Problem, pools: dict[Phase, WholePool]) -> Iterator[PoolSet]:
-    met = problem.pairs_that_meet()
+def _sets(
+    problem: Problem, pools: Mapping[Phase, WholePool], partners: Mapping[int, set[int]]
+) -> Iterator[PoolSet]:
     for mode in problem.modes:
-        whole = [pools[phase] for phase in POOLS_OF_MODE[mode]]
-        if len(whole) == 1:
-            yield ((POOLS_OF_MODE[mode][0], whole[0].pool),)
+        phases = POOLS_OF_MODE[mode]
+        if not mode:
+            yield ((phases[0], pools[phases[0]].pool),)
             continue
-        first = [[members[0] for members in one.members] for one in whole]
-        table = np.array([[(i, j) in met for j in first[1]] for i in first[0]], np.bool_)
-        for sides in legal_sets(table.reshape(len(first[0]), len(first[1]))):
-            pairs = zip(POOLS_OF_MODE[mode], whole, sides, strict=True)
-            yield tuple((phase, one.pool.only(side)) for phase, one, side in pairs)
+        prefill, decode = (pools[phase] for phase in phases)
+        table = np.zeros((len(prefill.members), len(decode.members)), np.bool_)
+        for (a, p), (b, d) in product(enumerate(prefill.members), enumerate(decode.members)):
+            table[a, b] = d[0] in partners.get(p[0], ())
+        for rows, columns in legal_sets(table):
+            yield ((phases[0], prefill.pool.only(rows)), (phases[1], decode.pool.only(columns)))
