@@ -59,6 +59,8 @@ FEW = 600
 """Plans of all streams that a program settles at once."""
 LISTED = SOON
 """Partial plans of a stream that are looked at, where node counts do without."""
+FAR = 0.05
+"""Of the bound, the slack beyond which a program picks from the near plans before anything else. [1]"""
 SHARES = (0.4, 1.0)
 """Of the slack, within which plans are enumerated."""
 STARTS = 6
@@ -390,12 +392,15 @@ def packed(problem: Problem, *, solver: str, time_left: Callable[[], float | Non
     if not lists:
         return best
     best = packing.better(best, lists, packing.exchanged(lists))
-    if best.replicas is not None and not best.settled(gap):
+    far = best.replicas is not None and _slack(best, gap) > FAR * best.bound
+    if far:
+        best, _ = packing.picked(best, lists, solver, time_left())
+    if best.replicas is not None and not best.settled(gap) and not best.interrupted:
         best = packing.counted(best, lists, time_left)
-    if best.replicas is None or best.settled(gap):
+    if best.replicas is None or best.settled(gap) or best.interrupted:
         return best
     few = packing.few_within(floors, _slack(best, gap))
-    if not few:
+    if not few and not far:
         best, _ = packing.picked(best, lists, solver, time_left())
     for share in (1.0,) if few else SHARES:
         if best.replicas is None or best.settled(gap) or best.interrupted:
