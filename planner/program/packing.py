@@ -23,9 +23,7 @@ from planner.program.backends import LpStatus, solve_lp
 from planner.program.branching import Cut, Menu, counted
 from planner.program.columns import (
     MOST_GPUS,
-    MOST_PAIRS,
     SOON,
-    WIDER,
     Floats,
     Ints,
     Plans,
@@ -49,8 +47,6 @@ STEP = 0.04
 """Of the bound, what the first step is meant to raise it by. [1]"""
 SLACK = 1e-9
 """Relative difference of costs that is rounding. [1]"""
-ENOUGH = 25
-"""Plans of a stream that are looked for to be exchanged."""
 EXCHANGED = 300
 """Plans of a stream that are exchanged."""
 PAIRED = 40
@@ -155,7 +151,7 @@ class Packing:
         """Cheap plans of every stream, and those with one class per pool; empty where a stream has none."""
         found = []
         for stream, floor in zip(self.streams, bound.streams, strict=True):
-            cheap = _cheap(stream, bound.prices, floor)
+            cheap = stream.cheap(bound.prices, floor)
             lists = [stream.alone(bound.prices)]
             if cheap is not None:
                 lists.append(cheap.kept(np.arange(min(cheap.cost.size, EXCHANGED))))
@@ -329,25 +325,6 @@ class Packing:
         if math.isfinite(worth):
             draft.row("better", objective, upper=worth)
         return draft.finish(), picks
-
-
-def _cheap(stream: StreamPools, prices: Floats, floor: Floor) -> Plans | None:
-    """Enough plans of a stream, from the cheapest on, or as many as are soon found; None: none."""
-    plans: Plans | None = None
-    effort = SOON
-    for factor in WIDER:
-        try:
-            found = stream.plans(prices, floor, floor.value * factor, effort)
-        except TooManyError:
-            if plans is not None or effort == MOST_PAIRS:
-                break
-            effort = MOST_PAIRS
-            continue
-        if found.cost.size:
-            plans = found
-        if found.cost.size >= ENOUGH:
-            break
-    return plans
 
 
 def _used(lists: list[Plans], picks: list[range], gpu_type: int) -> Iterator[tuple[int, float]]:

@@ -17,6 +17,8 @@ import numpy as np
 from planner.program.columns import (
     MOST_PAIRS,
     MOST_PLANS,
+    SOON,
+    WIDER,
     Bools,
     Floats,
     Groups,
@@ -38,6 +40,9 @@ from planner.specs import Phase
 
 MOST_SETS = 64
 """Sets of classes of one stream, beyond which it is not looked at."""
+
+ENOUGH = 25
+"""Plans of a stream that are looked for from the cheapest on."""
 
 PoolSet = tuple[tuple[Phase, Pool], ...]
 """Pools that may be chosen without minding each other."""
@@ -109,6 +114,24 @@ class StreamPools:
                 ]
                 found.append(_together(parts, most))
         return self._in_stock(joined(found))
+
+    def cheap(self, prices: Floats, floor: Floor) -> Plans | None:
+        """Enough plans, from the cheapest on, or as many as are soon found; None: none."""
+        plans: Plans | None = None
+        effort = SOON
+        for factor in WIDER:
+            try:
+                found = self.plans(prices, floor, floor.value * factor, effort)
+            except TooManyError:
+                if plans is not None or effort == MOST_PAIRS:
+                    break
+                effort = MOST_PAIRS
+                continue
+            if found.cost.size:
+                plans = found
+            if found.cost.size >= ENOUGH:
+                break
+        return plans
 
     def alone(self, prices: Floats) -> Plans:
         """Plans whose pools are of one class each."""
