@@ -5,9 +5,10 @@
    c + m the bound is the sum of the streams' least costs, minus m times the stock.
 3. From the cheap plans of every stream those are chosen that fill whole nodes best, by exchanging one or two
    streams' plans at a time.
-4. A plan better than that by more than the gap has, of every stream, a plan within the difference to the
-   bound (the slack): these are enumerated, and a program that picks one of each settles the rest. Within a
-   part of the slack, that proves so much of the bound.
+4. Node counts that cost less are struck off, cheapest first (:mod:`planner.program.branching`).
+5. Where those are too many: a plan better by more than the gap has, of every stream, a plan within the
+   difference to the bound (the slack). These are enumerated, and a program that picks one of each settles the
+   rest. Within a part of the slack, that proves so much of the bound.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ from planner.program.columns import (
 from planner.program.problem import POOLS_OF_MODE, Problem
 from planner.specs import Phase
 
-MOST_SETS = 64
+MOST_SETS = 400
 """Sets of classes of one stream, beyond which it is not looked at."""
 
 ENOUGH = 25
