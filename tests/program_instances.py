@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from benchmarks.streams import drawn
 from planner.program.problem import Candidate, CapacityCurve, GpuType, Moves, Problem, Stream
 from planner.specs import ColocatedUse, Objective, Phase, SpareScope
 
@@ -263,4 +264,27 @@ def hard() -> Problem:
     kinds = tuple(replace(kind, max_gpus=kind.max_gpus or 100) for kind in problem.gpu_types)
     return replace(
         problem, gpu_types=kinds, gap=0.0, objective=Objective.THROUGHPUT, demand=None, spare_replicas=0
+    )
+
+
+def small_streams(seed: int, *, streams: int = 1, gap: float = 0.0) -> Problem:
+    """A few replicas per stream, with stock in half of the seeds, so that all can be counted."""
+    problem = drawn(seed, streams=streams, types=3, gap=gap)
+    rng = np.random.default_rng(seed)
+    candidates = tuple(
+        replace(
+            c,
+            curve=curve(c.gpus * float(rng.uniform(0.6, 1.6)), float(rng.uniform(0, 0.6)), (1, 2, 3, 5)),
+            max_replicas=4,
+        )
+        if c.gpus <= 2
+        else replace(c, max_replicas=0)
+        for c in problem.candidates
+    )
+    kinds = tuple(
+        replace(k, node_size=4, max_gpus=None if k.max_gpus is None else int(rng.integers(2, 5)) * 4)
+        for k in problem.gpu_types
+    )
+    return replace(
+        problem, candidates=candidates, gpu_types=kinds, demand=streams * float(rng.uniform(1.5, 5))
     )

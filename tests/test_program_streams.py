@@ -8,40 +8,18 @@ from itertools import product
 
 import numpy as np
 import pytest
-from program_instances import curve
+from program_instances import small_streams
 
 from benchmarks.streams import drawn
 from planner.program import Problem, solve
 from planner.program.backends import LpResult, LpStatus
-from planner.program.columns import TooManyError, least, pool_plans, stream_pools
+from planner.program.columns import TooManyError, least, pool_plans
 from planner.program.fleet import build_fleet
 from planner.program.packing import Packing, packed, simple
 from planner.program.rows import LinearProgram
 from planner.program.search import _search_joint, reduced
+from planner.program.stream_pools import stream_pools
 from planner.specs import Phase
-
-
-def small(seed: int, *, streams: int = 1, gap: float = 0.0) -> Problem:
-    """A few replicas per stream, with stock in half of the seeds, so that all can be counted."""
-    problem = drawn(seed, streams=streams, types=3, gap=gap)
-    rng = np.random.default_rng(seed)
-    candidates = tuple(
-        replace(
-            c,
-            curve=curve(c.gpus * float(rng.uniform(0.6, 1.6)), float(rng.uniform(0, 0.6)), (1, 2, 3, 5)),
-            max_replicas=4,
-        )
-        if c.gpus <= 2
-        else replace(c, max_replicas=0)
-        for c in problem.candidates
-    )
-    kinds = tuple(
-        replace(k, node_size=4, max_gpus=None if k.max_gpus is None else int(rng.integers(2, 5)) * 4)
-        for k in problem.gpu_types
-    )
-    return replace(
-        problem, candidates=candidates, gpu_types=kinds, demand=streams * float(rng.uniform(1.5, 5))
-    )
 
 
 def undominated(usages: set[tuple[int, ...]]) -> set[tuple[int, ...]]:
@@ -72,12 +50,12 @@ def counted(problem: Problem, phases: tuple[Phase, ...]) -> set[tuple[int, ...]]
 def test_a_pool_has_the_plans_that_counting_finds() -> None:
     seen = 0
     for seed in range(60):
-        problem = reduced(small(seed))
+        problem = reduced(small_streams(seed))
         prices = np.array([k.price or 0.0 for k in problem.gpu_types])
         phase = list(Phase)[seed % 3]
         if math.prod(c.max_replicas + 1 for c in problem.candidates if c.phase is phase) > 4000:
             continue
-        pool = stream_pools(problem)[0].pools[phase]
+        pool = stream_pools(problem)[0].pools[phase].pool
         expected = counted(problem, (phase,))
         if not expected:
             continue
@@ -116,7 +94,7 @@ def test_plans_name_replicas_that_use_these_gpus_and_carry_the_demand() -> None:
 def test_picking_plans_finds_what_the_whole_program_finds(spares: int) -> None:
     settled = 0
     for seed in range(12):
-        problem = replace(small(seed, streams=3), spare_replicas=spares)
+        problem = replace(small_streams(seed, streams=3), spare_replicas=spares)
         assert simple(problem)
         whole = _search_joint(problem, None, "highs", None)
         found = packed(reduced(problem), solver="highs", time_left=lambda: None)
@@ -143,6 +121,7 @@ def test_an_interrupt_leaves_the_plan_found_so_far(monkeypatch: pytest.MonkeyPat
         return LpResult(status=LpStatus.UNKNOWN, values=None, bound=-math.inf, interrupted=True)
 
     monkeypatch.setattr("planner.program.packing.solve_lp", interrupted)
+    monkeypatch.setattr("planner.program.branching.MOST_COUNTS", 0)
     solution = solve(drawn(6))  # exchanges alone do not settle it
     assert solution.interrupted
     assert solution.gap > 0.005
@@ -151,7 +130,7 @@ def test_an_interrupt_leaves_the_plan_found_so_far(monkeypatch: pytest.MonkeyPat
 
 def test_too_many_plans_are_given_up() -> None:
     problem = reduced(drawn(4))
-    pool = stream_pools(problem)[4].pools[Phase.PREFILL]
+    pool = stream_pools(problem)[4].pools[Phase.PREFILL].pool
     prices = np.array([problem.weight(g) for g in range(len(problem.gpu_types))])
     with pytest.raises(TooManyError):
         pool_plans(Phase.PREFILL, pool, prices, 3 * least(pool, prices)[0], effort=100)
@@ -162,4 +141,4 @@ def test_too_many_plans_are_given_up() -> None:
     [{"budget": 50.0}, {"min_replicas_per_pool": 2}, {"max_gpu_types": 1}, {"survive_node": True}],
 )
 def test_what_ties_streams_together_otherwise_is_left_to_the_whole_program(change: dict[str, object]) -> None:
-    assert not simple(replace(small(0, streams=2), **change))  # type: ignore[arg-type]
+    assert not simple(replace(small_streams(0, streams=2), **change))  # type: ignore[arg-type]

@@ -150,6 +150,8 @@ def _pairs(problem: Problem, fleet: Fleet) -> Iterator[tuple[str, str]]:
 
 def _minimum(problem: Problem, fleet: Fleet) -> Iterator[tuple[str, str]]:
     """Replicas of each pool in use >= the minimum."""
+    if problem.min_replicas_per_pool <= 1:
+        return
     for s, stream in enumerate(problem.streams):
         for phase in Phase:
             count = sum(fleet.replicas[i] for i in problem.indices(phase, s))

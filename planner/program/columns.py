@@ -14,14 +14,15 @@ Costs are by any prices of GPUs: the objective's, or these and more for what is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.program.limits import ROUNDING
-from planner.program.problem import POOLS_OF_MODE, Problem
+from planner.program.problem import Problem
 from planner.specs import Phase
 
 Floats = NDArray[np.float64]
@@ -36,6 +37,8 @@ MOST_GPUS = 8_000
 """GPUs of one class in a pool, beyond which it is not looked at."""
 SOON = 400_000
 """The same, where only the best is wanted."""
+CHUNK = 128
+"""Plans that are compared with others at once."""
 WIDER = (1.0 + 1e-9, 1.01, 1.02, 1.04, 1.07, 1.1, 1.15, 1.22, 1.35, 1.6, 2.5, 5.0)
 """Multiples of a bound up to which plans are looked for, one after the other."""
 
@@ -52,8 +55,8 @@ Groups = tuple[tuple[int, int], ...]
 class Pool:
     """What a pool may consist of: each class with each number of GPUs. Arrays [parts]; loads in req/s.
 
-    ``load`` is the most that a class carries on its ``gpus``, by the replicas in ``groups``; ``before`` is
-    what it carries on fewer. ``members`` has the candidates of each class.
+    ``load`` is the most that a class carries on its ``gpus``; ``before`` is what it carries on fewer.
+    ``number`` says which parts of the whole pool these are, as classes may be left out.
     """
 
     need: float
@@ -62,6 +65,27 @@ class Pool:
     gpus: Ints
     load: Floats
     before: Floats
+    number: Ints
+
+    def only(self, classes: Collection[int]) -> Pool:
+        """The pool without all other classes."""
+        (kept,) = np.nonzero(np.isin(self.of_class, list(classes)))
+        return Pool(
+            need=self.need,
+            of_class=self.of_class[kept],
+            gpu_type=self.gpu_type[kept],
+            gpus=self.gpus[kept],
+            load=self.load[kept],
+            before=self.before[kept],
+            number=self.number[kept],
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WholePool:
+    """A pool of all classes, with the replicas of each part and the candidates of each class."""
+
+    pool: Pool
     groups: tuple[Groups, ...]
     members: tuple[tuple[int, ...], ...]
 
@@ -81,12 +105,8 @@ class Plans:
         return Plans(usage=self.usage[index], cost=self.cost[index], parts=parts)
 
 
-def pool_of(problem: Problem, stream: int, phase: Phase) -> Pool:
-    """What may serve a phase of a stream."""
-    partners: dict[int, set[int]] = {}
-    for i, j in problem.pairs_that_meet():
-        partners.setdefault(i, set()).add(j)
-        partners.setdefault(j, set()).add(i)
+def pool_of(problem: Problem, stream: int, phase: Phase, partners: Mapping[int, Set[int]]) -> WholePool:
+    """What may serve a phase of a stream; `partners` are those that a candidate must not meet."""
     classes: dict[tuple[int, frozenset[int]], list[int]] = {}
     for i in problem.indices(phase, stream):
         candidate = problem.candidates[i]
@@ -97,13 +117,17 @@ def pool_of(problem: Problem, stream: int, phase: Phase) -> Pool:
     sizes = [gpus.size for gpus, _, _ in tables]
     types = [gpu_type for gpu_type, _ in classes]
     none = np.zeros(0)
-    return Pool(
+    pool = Pool(
         need=need,
         of_class=np.repeat(np.arange(len(sizes)), sizes),
         gpu_type=np.repeat(np.array(types, np.int64), sizes),
         gpus=np.concatenate([none.astype(np.int64), *(gpus for gpus, _, _ in tables)]),
         load=np.concatenate([none, *(load for _, load, _ in tables)]),
         before=np.concatenate([none, *(np.concatenate([[0.0], load[:-1]]) for _, load, _ in tables)]),
+        number=np.arange(sum(sizes)),
+    )
+    return WholePool(
+        pool=pool,
         groups=tuple(groups for _, _, found in tables for groups in found),
         members=tuple(map(tuple, classes.values())),
     )
@@ -165,11 +189,12 @@ class _Bounds:
 
     def __init__(self, pool: Pool, cost: Floats) -> None:
         ratios = cost / pool.load
-        best = np.full(len(pool.members), np.inf)
-        np.minimum.at(best, pool.of_class, ratios)
-        self.rank = np.argsort(np.argsort(best, kind="stable"))[pool.of_class]
+        classes, of_class = np.unique(pool.of_class, return_inverse=True)
+        best = np.full(classes.size, np.inf)
+        np.minimum.at(best, of_class, ratios)
+        self.rank = np.argsort(np.argsort(best, kind="stable"))[of_class]
         self.curves = []
-        for rank in range(-1, len(pool.members)):
+        for rank in range(-1, classes.size):
             (later,) = np.nonzero(self.rank > rank)
             order = later[np.argsort(pool.before[later], kind="stable")]
             self.curves.append((pool.before[order], np.minimum.accumulate(ratios[order])))
@@ -204,9 +229,9 @@ def pool_plans(phase: Phase, pool: Pool, prices: Floats, most: float, effort: in
         If there are too many of them.
     """
     if not pool.load.size:
-        return _plans(phase, pool, prices, [])
+        return plans_of(phase, pool, prices, [])
     cost = prices[pool.gpu_type] * pool.gpus
-    return _plans(phase, pool, prices, list(_minimal(pool, cost, _Bounds(pool, cost), most, effort)))
+    return plans_of(phase, pool, prices, list(_minimal(pool, cost, _Bounds(pool, cost), most, effort)))
 
 
 def _minimal(pool: Pool, cost: Floats, bounds: _Bounds, most: float, effort: int) -> Iterator[Ints]:
@@ -241,7 +266,8 @@ def _extended(
     return np.hstack([members[rows], items[columns, None]]), left[keep] <= 0
 
 
-def _plans(phase: Phase, pool: Pool, prices: Floats, done: Sequence[Ints]) -> Plans:
+def plans_of(phase: Phase, pool: Pool, prices: Floats, done: Sequence[Ints]) -> Plans:
+    """Plans of a pool, given by their parts. [plans, parts] each"""
     usage = [np.zeros((0, prices.size), np.int64)]
     parts: list[tuple[tuple[Phase, int], ...]] = []
     for members in done:
@@ -250,15 +276,21 @@ def _plans(phase: Phase, pool: Pool, prices: Floats, done: Sequence[Ints]) -> Pl
         for column in members.T:
             np.add.at(table, (rows, pool.gpu_type[column]), pool.gpus[column])
         usage.append(table)
-        parts += [tuple((phase, k) for k in row) for row in members.tolist()]
+        parts += [tuple((phase, k) for k in row) for row in pool.number[members].tolist()]
     whole = np.concatenate(usage)
     return Plans(usage=whole, cost=whole @ prices, parts=tuple(parts))
 
 
-def least(pool: Pool, prices: Floats) -> tuple[float, Ints]:
+def rough(pool: Pool, prices: Floats) -> float:
+    """A lower bound on the cost of a pool's plan, by the best cost per load."""
+    return pool.need * float((prices[pool.gpu_type] * pool.gpus / pool.load).min(initial=np.inf))
+
+
+def least(pool: Pool, prices: Floats, enough: float = math.inf) -> tuple[float, Ints]:
     """Least cost of a pool's plan, and the GPUs of that plan.
 
-    Where that is not soon found, a lower bound and no GPUs; infinite if no candidate is left.
+    Where that is not soon found or is above `enough`, a lower bound and no GPUs; infinite if no candidate is
+    left.
     """
     usage = np.zeros(prices.size, np.int64)
     if not pool.load.size:
@@ -266,6 +298,8 @@ def least(pool: Pool, prices: Floats) -> tuple[float, Ints]:
     cost = prices[pool.gpu_type] * pool.gpus
     bounds = _Bounds(pool, cost)
     floor = known = float(bounds.all(np.array([pool.need]))[0])
+    if floor > enough:
+        return floor, usage
     alone = float(cost[pool.load >= pool.need].min(initial=np.inf)) * (1 + ROUNDING)
     for factor in WIDER:
         most = min(floor * factor, alone)
@@ -280,6 +314,8 @@ def least(pool: Pool, prices: Floats) -> tuple[float, Ints]:
             np.add.at(usage, pool.gpu_type[best], pool.gpus[best])
             return float(sums[k].min()), usage
         known = most
+        if known > enough:
+            break
     return known, usage
 
 
@@ -290,23 +326,23 @@ def undominated(plans: Plans) -> Plans:
         raise TooManyError
     order = first[np.lexsort((plans.usage[first].sum(axis=1), plans.cost[first]))]
     usage = plans.usage[order]
-    kept = np.zeros(usage.shape, np.int64)
-    index: list[int] = []
-    for k, row in enumerate(usage):
-        if not np.any(np.all(kept[: len(index)] <= row, axis=1)):
-            kept[len(index)] = row
-            index.append(k)
-            if len(index) > MOST_PLANS:
-                raise TooManyError
-    return plans.kept(order[np.array(index, np.int64)])
+    kept, index = usage[:0], np.zeros(0, np.int64)
+    for start in range(0, order.size, CHUNK):
+        rows = np.arange(start, min(start + CHUNK, order.size))
+        rows = rows[~_dominated(usage[rows], kept)]
+        rows = rows[~_dominated(usage[rows], usage[rows], before=True)]
+        kept, index = np.concatenate([kept, usage[rows]]), np.concatenate([index, rows])
+        if index.size > MOST_PLANS:
+            raise TooManyError
+    return plans.kept(order[index])
 
 
-def _undominated_alike(plans: Plans, partners: Bools) -> tuple[Plans, Bools]:
-    """As :func:`undominated`, among plans with the same illegal partners. [plans, classes]"""
-    kinds, kind = np.unique(partners, axis=0, return_inverse=True)
-    found = [undominated(plans.kept(np.nonzero(kind.ravel() == k)[0])) for k in range(len(kinds))]
-    sizes = [p.cost.size for p in found]
-    return joined(found), np.repeat(kinds, sizes, axis=0)
+def _dominated(usage: Ints, others: Ints, *, before: bool = False) -> Bools:
+    """Whether one of others [others, types] uses no more of any type; only of those `before` in one list."""
+    below = np.ones((usage.shape[0], others.shape[0]), np.bool_)
+    for mine, theirs in zip(usage.T, others.T, strict=True):
+        below &= theirs <= mine[:, None]
+    return np.asarray((np.tril(below, -1) if before else below).any(axis=1))
 
 
 def joined(found: Sequence[Plans]) -> Plans:
@@ -316,106 +352,3 @@ def joined(found: Sequence[Plans]) -> Plans:
         cost=np.concatenate([p.cost for p in found]),
         parts=tuple(parts for p in found for parts in p.parts),
     )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StreamPools:
-    """The pools of one stream.
-
-    ``illegal`` says which classes must not meet. [prefill classes, decode classes]
-    """
-
-    problem: Problem
-    pools: dict[Phase, Pool]
-    illegal: Bools
-
-    def least(self, prices: Floats) -> dict[Phase, tuple[float, Ints]]:
-        """Bounds on the cost of each pool, and the GPUs of its best plan."""
-        return {phase: least(pool, prices) for phase, pool in self.pools.items()}
-
-    def plans(
-        self, prices: Floats, floors: Mapping[Phase, float], most: float, effort: int = MOST_PAIRS
-    ) -> Plans:
-        """All plans that cost up to `most`; `floors` are bounds on the pools' costs at these prices.
-
-        Raises
-        ------
-        TooManyError
-            If there are too many of them.
-        """
-        modes = self.problem.modes
-        return self._in_stock(joined([self._of_mode(prices, floors, most, mode, effort) for mode in modes]))
-
-    def alone(self, prices: Floats) -> Plans:
-        """Plans whose pools are of one class each."""
-        found = []
-        for mode in self.problem.modes:
-            pools = [(phase, self.pools[phase]) for phase in POOLS_OF_MODE[mode]]
-            parts = [
-                _plans(phase, pool, prices, [np.nonzero(pool.load >= pool.need)[0].reshape(-1, 1)])
-                for phase, pool in pools
-            ]
-            found.append(self._pairs(parts[0], parts[1], np.inf) if mode else parts[0])
-        return self._in_stock(joined(found))
-
-    def _in_stock(self, plans: Plans) -> Plans:
-        stocks = [self.problem.stock(g) for g in range(plans.usage.shape[1])]
-        stock = np.array([np.inf if s is None else s for s in stocks])
-        (fits,) = np.nonzero(np.all(plans.usage <= stock, axis=1))
-        return undominated(plans.kept(fits))
-
-    def replicas(self, plans: Plans, index: int) -> Groups:
-        """Replicas of one plan."""
-        return tuple(group for phase, part in plans.parts[index] for group in self.pools[phase].groups[part])
-
-    def _of_mode(
-        self, prices: Floats, floors: Mapping[Phase, float], most: float, mode: bool, effort: int
-    ) -> Plans:
-        phases = POOLS_OF_MODE[mode]
-        total = sum(floors[phase] for phase in phases)
-        if not total <= most:
-            return _plans(phases[0], self.pools[phases[0]], prices, [])
-        parts = [pool_plans(p, self.pools[p], prices, most - total + floors[p], effort) for p in phases]
-        return self._pairs(parts[0], parts[1], most) if mode else parts[0]
-
-    def _pairs(self, prefill: Plans, decode: Plans, most: float) -> Plans:
-        """Every prefill plan with every decode plan that it may serve with."""
-        if not (prefill.cost.size and decode.cost.size):
-            return prefill.kept(np.zeros(0, np.int64))
-        prefill, barred = _undominated_alike(prefill, self._classes(Phase.PREFILL, prefill) @ self.illegal)
-        decode, present = _undominated_alike(decode, self._classes(Phase.DECODE, decode))
-        cost = prefill.cost[:, None] + decode.cost
-        if cost.size > MOST_PAIRS:
-            raise TooManyError
-        rows, columns = np.nonzero((cost <= most) & ~(barred @ present.T))
-        usage, spent = prefill.usage[rows] + decode.usage[columns], cost[rows, columns]
-        _, first = np.unique(usage, axis=0, return_index=True)
-        if first.size > 20 * MOST_PLANS:
-            raise TooManyError
-        pairs = zip(rows[first].tolist(), columns[first].tolist(), strict=True)
-        parts = tuple(prefill.parts[a] + decode.parts[b] for a, b in pairs)
-        return Plans(usage=usage[first], cost=spent[first], parts=parts)
-
-    def _classes(self, phase: Phase, plans: Plans) -> Bools:
-        """Whether a plan has GPUs of a class, of those that must not meet all others. [plans, classes]"""
-        pool = self.pools[phase]
-        table = np.zeros((plans.cost.size, len(pool.members)), np.bool_)
-        axis = 1 if phase is Phase.PREFILL else 0
-        if self.illegal.any():
-            for row, parts in zip(table, plans.parts, strict=True):
-                row[[pool.of_class[part] for _, part in parts]] = True
-            table &= self.illegal.any(axis=axis)
-        return table
-
-
-def stream_pools(problem: Problem) -> list[StreamPools]:
-    """The pools of every stream."""
-    met = problem.pairs_that_meet()
-    found = []
-    for s in range(len(problem.streams)):
-        pools = {phase: pool_of(problem, s, phase) for phase in Phase}
-        first = [[members[0] for members in pools[p].members] for p in (Phase.PREFILL, Phase.DECODE)]
-        illegal = np.array([[(i, j) in met for j in first[1]] for i in first[0]], np.bool_)
-        shape = (len(first[0]), len(first[1]))
-        found.append(StreamPools(problem=problem, pools=pools, illegal=illegal.reshape(shape)))
-    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 from planner.program.problem import Event, Problem
 from planner.specs import Objective, Phase
@@ -72,7 +73,8 @@ class Cell:
 
 def cells(problem: Problem, replicas: Sequence[int], stream: int, event: Event) -> dict[str, Cell]:
     """Per zone, what the pools of a stream carry at an event."""
-    mine = [i for i, n in enumerate(replicas) if n > 0 and problem.candidates[i].stream == stream]
+    used = compress(range(len(replicas)), replicas)
+    mine = [i for i in used if replicas[i] > 0 and problem.candidates[i].stream == stream]
     left = [i for i in mine if problem.candidates[i].gpu_type not in event.lost]
     pools: dict[tuple[str, Phase], list[int]] = {}
     for i in left:

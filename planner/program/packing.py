@@ -5,39 +5,38 @@
    c + m the bound is the sum of the streams' least costs, minus m times the stock.
 3. From the cheap plans of every stream those are chosen that fill whole nodes best, by exchanging one or two
    streams' plans at a time.
-4. A plan better than that by more than the gap has, of every stream, a plan within the difference to the
-   bound (the slack): these are enumerated, and a program that picks one of each settles the rest. Within a
-   part of the slack, that proves so much of the bound.
+4. Node counts that cost less are struck off, cheapest first (:mod:`planner.program.branching`).
+5. Where those are too many: a plan better by more than the gap has, of every stream, a plan within the
+   difference to the bound (the slack). These are enumerated, and a program that picks one of each settles the
+   rest. Within a part of the slack, that proves so much of the bound.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
 
 from planner.program.backends import LpStatus, solve_lp
+from planner.program.branching import Cut, Menu, counted
 from planner.program.columns import (
     MOST_GPUS,
-    MOST_PAIRS,
     SOON,
-    WIDER,
     Floats,
     Ints,
     Plans,
-    StreamPools,
     TooManyError,
     joined,
-    stream_pools,
     undominated,
 )
 from planner.program.limits import ROUNDING
-from planner.program.problem import POOLS_OF_MODE, Problem
+from planner.program.problem import Problem
 from planner.program.rows import Draft, LinearProgram
-from planner.specs import Objective, Phase
+from planner.program.stream_pools import Floor, StreamPools, stream_pools
+from planner.specs import Objective
 
 PENALTY = 64.0
 """Times the highest price: of a GPU beyond the stock, while plans are exchanged. [1]"""
@@ -49,14 +48,16 @@ STEP = 0.04
 """Of the bound, what the first step is meant to raise it by. [1]"""
 SLACK = 1e-9
 """Relative difference of costs that is rounding. [1]"""
-ENOUGH = 25
-"""Plans of a stream that are looked for to be exchanged."""
 EXCHANGED = 300
 """Plans of a stream that are exchanged."""
 PAIRED = 40
 """Of these, plans that are exchanged for two streams at once."""
 FEW = 600
 """Plans of all streams that a program settles at once."""
+LISTED = SOON
+"""Partial plans of a stream that are looked at, where node counts do without."""
+FAR = 0.05
+"""Of the bound, the slack beyond which a program picks from the near plans before anything else. [1]"""
 SHARES = (0.4, 1.0)
 """Of the slack, within which plans are enumerated."""
 STARTS = 6
@@ -84,15 +85,16 @@ def simple(problem: Problem) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bound:
-    """A bound on the cost of all streams: their ``floors`` at ``prices`` per GPU, minus ``credit``.
-
-    ``pools`` are bounds on the cost of each pool.
-    """
+    """A bound on the cost of all streams: that of each at ``prices`` per GPU, minus ``credit``."""
 
     prices: Floats
-    pools: tuple[dict[Phase, float], ...]
-    floors: tuple[float, ...]
+    streams: tuple[Floor, ...]
     credit: float
+
+    @property
+    def floors(self) -> tuple[float, ...]:
+        """Least cost of each stream."""
+        return tuple(floor.value for floor in self.streams)
 
     @property
     def value(self) -> float:
@@ -106,6 +108,7 @@ class Packing:
         self.problem = problem
         kinds = range(len(problem.gpu_types))
         in_use = {c.gpu_type for c in problem.candidates if c.max_replicas > 0}
+        self.in_use = np.array([g in in_use for g in kinds])
         self.weights = np.array([problem.weight(g) if g in in_use else 0.0 for g in kinds])
         self.blocks = np.array([problem.gpu_block(g) for g in kinds], np.int64)
         stocks = [problem.stock(g) for g in kinds]
@@ -120,17 +123,11 @@ class Packing:
 
     def bound(self, extra: Floats) -> tuple[Bound, Floats]:
         """The bound with multipliers `extra` [USD/h per GPU]; GPUs that its plans use, per type."""
-        prices, used = self.weights + extra, np.zeros(self.weights.size)
-        pools, floors = [], []
-        for stream in self.streams:
-            of_pools = stream.least(prices)
-            floor, usage = _floor(stream, prices, of_pools)
-            pools.append({phase: value for phase, (value, _) in of_pools.items()})
-            floors.append(floor)
-            used += usage
+        prices = self.weights + extra
+        floors = tuple(stream.floor(prices) for stream in self.streams)
         finite = np.where(np.isinf(self.stock), 0.0, self.stock)
-        credit = float(extra @ finite)
-        return Bound(prices=prices, pools=tuple(pools), floors=tuple(floors), credit=credit), used
+        used = np.sum([floor.usage for floor in floors], axis=0)
+        return Bound(prices=prices, streams=floors, credit=float(extra @ finite)), used
 
     def best_bound(self) -> Bound:
         """The bound at multipliers that raise it: steps towards what is used beyond the stock, halved where
@@ -154,8 +151,8 @@ class Packing:
     def near(self, bound: Bound) -> list[Plans]:
         """Cheap plans of every stream, and those with one class per pool; empty where a stream has none."""
         found = []
-        for stream, pools, floor in zip(self.streams, bound.pools, bound.floors, strict=True):
-            cheap = _cheap(stream, bound.prices, pools, floor)
+        for stream, floor in zip(self.streams, bound.streams, strict=True):
+            cheap = stream.cheap(bound.prices, floor)
             lists = [stream.alone(bound.prices)]
             if cheap is not None:
                 lists.append(cheap.kept(np.arange(min(cheap.cost.size, EXCHANGED))))
@@ -217,10 +214,10 @@ class Packing:
     def few_within(self, bound: Bound, slack: float) -> bool:
         """Whether there are so few plans :meth:`within` the slack that nothing else need be tried first."""
         left = FEW
-        parts = zip(self.streams, bound.pools, bound.floors, strict=True)
+        parts = zip(self.streams, bound.streams, strict=True)
         try:
-            for stream, pools, floor in sorted(parts, key=lambda part: -part[2]):  # the most plans first
-                left -= stream.plans(bound.prices, pools, floor + slack, SOON // 4).cost.size
+            for stream, floor in sorted(parts, key=lambda part: -part[1].value):  # the most plans first
+                left -= stream.plans(bound.prices, floor, floor.value + slack, SOON // 4).cost.size
                 if left < 0:
                     return False
         except TooManyError:
@@ -236,9 +233,41 @@ class Packing:
             If there are too many of them.
         """
         return [
-            stream.plans(bound.prices, pools, floor + slack)
-            for stream, pools, floor in zip(self.streams, bound.pools, bound.floors, strict=True)
+            stream.plans(bound.prices, floor, floor.value + slack)
+            for stream, floor in zip(self.streams, bound.streams, strict=True)
         ]
+
+    def counted(self, best: Packed, some: list[Plans], time_left: Callable[[], float | None]) -> Packed:
+        """The better of a plan and that found by node counts, with what these prove of the bound."""
+        floors, gap = best.floors, self.problem.gap
+        if np.any((self.weights <= 0) & self.in_use):
+            return best
+        lists = self.known_within(floors, _slack(best, gap))
+        try:
+            found = counted(
+                Menu(self.streams, lists, some),
+                costs=self.weights * self.blocks,
+                sizes=self.blocks,
+                limits=np.where(self.in_use, np.floor(self.stock / self.blocks), 0.0),
+                least=best.bound,
+                most=best.cutoff(gap),
+                cuts=[Cut(prices=floors.prices, least=np.array(floors.floors), floors={})],
+                go_on=lambda: (left := time_left()) is None or left > 0,
+            )
+        except TooManyError:
+            return best
+        best = replace(best, bound=max(best.bound, found.bound))
+        return self.better(best, found.lists, found.picks)
+
+    def known_within(self, bound: Bound, slack: float) -> list[Plans | None]:
+        """As :meth:`within`, None for streams with too many plans."""
+        found: list[Plans | None] = []
+        for stream, floor in zip(self.streams, bound.streams, strict=True):
+            try:
+                found.append(stream.plans(bound.prices, floor, floor.value + slack, LISTED))
+            except TooManyError:
+                found.append(None)
+        return found
 
     def replicas(self, lists: list[Plans], picks: list[int]) -> list[int]:
         """Replica counts of one plan of each list."""
@@ -299,47 +328,6 @@ class Packing:
         return draft.finish(), picks
 
 
-def _floor(
-    stream: StreamPools, prices: Floats, pools: Mapping[Phase, tuple[float, Ints]]
-) -> tuple[float, Ints]:
-    """Least cost of a stream, and the GPUs of that plan; a lower bound and no GPUs where it is not found."""
-    modes = [[pools[phase] for phase in POOLS_OF_MODE[mode]] for mode in stream.problem.modes]
-    best = min(modes, key=lambda parts: sum(value for value, _ in parts))
-    floor, usage = sum(value for value, _ in best), sum(used for _, used in best)
-    if not stream.illegal.any() or not np.isfinite(floor):
-        return floor, np.asarray(usage)
-    floors = {phase: value for phase, (value, _) in pools.items()}
-    known = floor
-    for factor in WIDER:
-        try:
-            plans = stream.plans(prices, floors, floor * factor, effort=SOON)
-        except TooManyError:
-            break
-        if plans.cost.size:
-            return float(plans.cost[0]), plans.usage[0]
-        known = floor * factor
-    return known, np.zeros(prices.size, np.int64)
-
-
-def _cheap(stream: StreamPools, prices: Floats, pools: Mapping[Phase, float], floor: float) -> Plans | None:
-    """Enough plans of a stream, from the cheapest on, or as many as are soon found; None: none."""
-    plans: Plans | None = None
-    effort = SOON
-    for factor in WIDER:
-        try:
-            found = stream.plans(prices, pools, floor * factor, effort)
-        except TooManyError:
-            if plans is not None or effort == MOST_PAIRS:
-                break
-            effort = MOST_PAIRS
-            continue
-        if found.cost.size:
-            plans = found
-        if found.cost.size >= ENOUGH:
-            break
-    return plans
-
-
 def _used(lists: list[Plans], picks: list[range], gpu_type: int) -> Iterator[tuple[int, float]]:
     """Terms of the GPUs of a type that the plans picked use."""
     for plans, columns in zip(lists, picks, strict=True):
@@ -371,15 +359,26 @@ class Packed:
 
 def packed(problem: Problem, *, solver: str, time_left: Callable[[], float | None]) -> Packed:
     """The best plan of all streams of a :func:`simple` problem, as far as it is soon found."""
-    packing, gap = Packing(problem), problem.gap
+    try:
+        packing, gap = Packing(problem), problem.gap
+    except TooManyError:
+        nothing = Bound(prices=np.zeros(len(problem.gpu_types)), streams=(), credit=0.0)
+        return Packed(replicas=None, value=math.inf, bound=0.0, floors=nothing)
     floors = packing.best_bound()
     best = Packed(replicas=None, value=math.inf, bound=floors.value, floors=floors)
     lists = packing.near(floors)
     if not lists:
         return best
     best = packing.better(best, lists, packing.exchanged(lists))
-    few = best.replicas is not None and packing.few_within(floors, _slack(best, gap))
-    if not few and not best.settled(gap):
+    far = best.replicas is not None and _slack(best, gap) > FAR * best.bound
+    if far:
+        best, _ = packing.picked(best, lists, solver, time_left())
+    if best.replicas is not None and not best.settled(gap) and not best.interrupted:
+        best = packing.counted(best, lists, time_left)
+    if best.replicas is None or best.settled(gap) or best.interrupted:
+        return best
+    few = packing.few_within(floors, _slack(best, gap))
+    if not few and not far:
         best, _ = packing.picked(best, lists, solver, time_left())
     for share in (1.0,) if few else SHARES:
         if best.replicas is None or best.settled(gap) or best.interrupted:

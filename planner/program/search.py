@@ -56,7 +56,8 @@ def solve(problem: Problem, *, solver: str = "highs", time_limit: float | None =
     KeyboardInterrupt
         If the user stopped the search before there was a plan.
     """
-    outcome = search(problem, solver=solver, time_limit=time_limit)
+    part = reduced(problem)
+    outcome = _searched(problem, part, solver=solver, time_limit=time_limit)
     if outcome.fleet is None:
         if outcome.interrupted:
             raise KeyboardInterrupt
@@ -65,7 +66,7 @@ def solve(problem: Problem, *, solver: str = "highs", time_limit: float | None =
         return None
     fleet = tidy(problem, outcome.fleet)
     if not outcome.interrupted:
-        fleet = fewest_groups(reduced(problem), fleet, solver=solver, time_limit=time_limit)
+        fleet = fewest_groups(part, fleet, solver=solver, time_limit=time_limit)
     solution = _solution(problem, roomiest(problem, fleet), outcome)
     verify(problem, solution)
     return solution
@@ -88,9 +89,15 @@ def search(problem: Problem, *, solver: str = "highs", time_limit: float | None 
     separate programs. The one with the better bound goes first, and the other only looks for plans that
     beat it by more than the gap. Several streams are first planned apart, which gives a start.
     """
+    whole = reduced(problem) if len(problem.streams) > 1 else problem
+    return _searched(problem, whole, solver=solver, time_limit=time_limit)
+
+
+def _searched(problem: Problem, whole: Problem, *, solver: str, time_limit: float | None) -> Outcome:
+    """As :func:`search`; of several streams, `whole` is the problem reduced."""
     deadline = None if time_limit is None else time.monotonic() + time_limit
     if len(problem.streams) > 1:
-        return _search_streams(problem, solver, deadline)
+        return _search_streams(problem, whole, solver, deadline)
     best = Outcome(fleet=None, bound=math.inf)
     parts = _parts(problem)
     for number, part in enumerate(parts, start=1):
@@ -105,7 +112,7 @@ def search(problem: Problem, *, solver: str = "highs", time_limit: float | None 
     return best
 
 
-def _search_streams(problem: Problem, solver: str, deadline: float | None) -> Outcome:
+def _search_streams(problem: Problem, part: Problem, solver: str, deadline: float | None) -> Outcome:
     """Plan all streams together, by their own plans first.
 
     Where they meet in nothing but GPUs, plans of each are picked together, which mostly settles it. Else each
@@ -114,7 +121,6 @@ def _search_streams(problem: Problem, solver: str, deadline: float | None) -> Ou
     """
     if problem.demand is None:
         return _search_joint(problem, None, solver, deadline)
-    part = reduced(problem)
     if simple(part):
         found = packed(part, solver=solver, time_left=lambda: _time_left(deadline, last=False))
         start = None if found.replicas is None else build_fleet(problem, found.replicas)

@@ -24,6 +24,9 @@ def fewest_groups(problem: Problem, fleet: Fleet, *, solver: str, time_limit: fl
     """A plan no worse than `fleet` with fewer groups, if one is found; else `fleet`."""
     if fleet.groups <= _fewest(problem):
         return fleet
+    groups = sum(c.max_replicas > 0 for c in problem.candidates)  # of one range or more each
+    if problem.gap > SAME and groups > MOST_RANGES:
+        return fleet
     encoding = encode(problem)
     if problem.gap > SAME and sum(map(len, encoding.layout.ranges)) > MOST_RANGES:
         return fleet
