@@ -7,10 +7,11 @@ from functools import cache
 import pytest
 
 from planner.documents.scenario import scenario_from_text
-from planner.errors import InfeasibleError
+from planner.errors import InfeasibleError, SpecError
 from planner.plan import Plan
 from planner.search import Search, SolveOptions
 from planner.specs import PriceClass
+from planner.whatif.money_report import money_report
 from planner.workflow import solve
 
 TWO = """
@@ -128,3 +129,27 @@ def test_all_of_it_holds_in_simulation() -> None:
     assert plan.verification.passed
     names = set(plan.verification.details["services"])
     assert {"chat, without east", "chat, without west", "batch, without east", "batch, without west"} <= names
+
+
+def test_the_bill_has_power_and_traffic_between_zones_in_it() -> None:
+    """The bill of a plan comes to the plan's cost, whatever that is made of."""
+    far = (
+        "  - {gpu: h100-sxm, zone: east, price_per_gpu_hour: 3.0, max_decode_gpus: 0}\n"
+        "  - {gpu: h100-sxm, zone: west, price_per_gpu_hour: 2.0, max_prefill_gpus: 0}\n"
+    )
+    power = "power: {price_per_kwh: 0.25, utilization: 0.5, pue: 1.2}\negress_per_gb: 0.001\n"
+    plan = planned(far, "whole_nodes: false, colocated: forbidden", power)
+    gpus = sum(use.gpus_paid * (use.price or 0.0) for use in plan.nodes)
+    moved = 131_072 * (100 * 800 + 40 * 3000) * 3600 / 1e9  # all KV caches, in bf16 [GB/h]
+    assert plan.cost == pytest.approx(gpus + 0.105 * plan.num_gpus + 0.001 * moved, rel=1e-6)
+    bill = money_report(plan)
+    assert bill.cost == pytest.approx(plan.cost)
+    by_kind = {line.kind: line.cost for line in bill.lines if line.kind != "group"}
+    assert by_kind == {
+        "electricity": pytest.approx(0.105 * plan.num_gpus),
+        "traffic": pytest.approx(0.001 * moved, rel=1e-4),
+    }
+    assert sum(t.cost for t in bill.tokens) == pytest.approx(plan.cost)
+    assert {t.service for t in bill.tokens} == {"chat", "batch"}
+    with pytest.raises(SpecError, match="already"):
+        money_report(plan, power_price=0.1)

@@ -29,7 +29,7 @@ from planner.documents.schema_base import (
     Choice,
     DocumentModel,
     Label,
-    NonNegative,
+    Money,
     Positive,
     Reserved,
     Text,
@@ -369,7 +369,7 @@ class ScenarioDocument(ServedDocument):
     zones: Annotated[dict[Label, ZoneDocument], Field(min_length=1)] | None = Field(
         default=None, description="Zones of the fleet that have a limit, by name."
     )
-    egress_per_gb: NonNegative | None = Field(
+    egress_per_gb: Money | None = Field(
         default=None,
         description="Of KV caches sent from one zone to another; left out: prefill and decode stay in one "
         "zone. [USD/GB]",

@@ -21,10 +21,12 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from planner.documents.names import did_you_mean, either, one_of
 from planner.documents.tree import Tree
 from planner.errors import Problem
+from planner.units import MEGA
 
 Fraction = Annotated[float, Field(gt=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
+Money = Annotated[float, Field(ge=0, le=MEGA)]
 PositiveInt = Annotated[int, Field(gt=0)]
 Text = Annotated[str, Field(min_length=1)]
 

@@ -11,7 +11,7 @@ from planner.documents.schema_base import (
     DocumentModel,
     Fraction,
     Label,
-    NonNegative,
+    Money,
     Positive,
     Text,
 )
@@ -48,7 +48,7 @@ class FleetItemDocument(DocumentModel):
         description="A cloud's server, e.g. aws/p5.48xlarge (see `planner gpus prices`): gives GPU, price "
         "(on demand or spot), node size and network, each of which a key of this item replaces.",
     )
-    price_per_gpu_hour: Annotated[float, Field(ge=0)] | None = Field(
+    price_per_gpu_hour: Money | None = Field(
         default=None,
         description="Price of one GPU, needed where cost or a budget counts; default: the instance's. "
         "[USD/h]",
@@ -98,7 +98,7 @@ class PowerDocument(DocumentModel):
 
     synonyms: ClassVar = {"usd_per_kwh": "price_per_kwh", "price": "price_per_kwh", "cap_kw": "max_kw"}
 
-    price_per_kwh: NonNegative = Field(
+    price_per_kwh: Money = Field(
         default=0.0, description="Added to the cost of every GPU paid for. [USD/kWh]"
     )
     utilization: Fraction = Field(

@@ -259,6 +259,12 @@ def _print_cost(console: Console, plan: Plan) -> None:
         used = f", {use.gpus_used} used" if idle else ""
         price = "price unknown" if use.price is None else f"${use.price:g} per GPU and hour"
         console.print(f"{paid}{used} ({use.nodes} node{'s' if use.nodes != 1 else ''}, {price})")
+    gpus = [None if use.price is None else use.gpus_paid * use.price for use in plan.nodes]
+    if plan.cost is not None and plan.scenario.get("egress_per_gb") and None not in gpus:
+        terms = plan.scenario.get("power") or {}
+        power = float(terms.get("price_per_kwh", 0.0)) * plan.power / KILO
+        traffic = plan.cost - sum(cost for cost in gpus if cost is not None) - power
+        console.print(f"traffic between zones ${traffic:,.2f}/h")
     if plan.cost is not None:
         month = cost_per_month(plan.cost)
         console.print(Text(f"cost ${plan.cost:,.2f}/h, ${month:,.0f}/month", style="bold"), end="")

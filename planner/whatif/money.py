@@ -46,7 +46,9 @@ class Line:
     Attributes
     ----------
     kind : str
-        "group" or "unused".
+        "group", "unused", "electricity" or "traffic" between zones.
+    fixed : float
+        What is no price of GPUs. [USD/h]
     utilization : float
         Load over what the group could carry; 0 where nothing runs. [1]
     price : float
@@ -67,11 +69,12 @@ class Line:
     parallelism: str = ""
     replicas: int = 0
     utilization: float = 0.0
+    fixed: float = 0.0
 
     @property
     def cost(self) -> float:
         """[USD/h]"""
-        return self.gpus * self.price
+        return self.gpus * self.price + self.fixed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -222,7 +225,7 @@ class MoneyReport:
     def utilization(self) -> float:
         """Load over capacity, weighted by what each line costs (its GPUs, where nothing costs); unused GPUs
         carry nothing. [1]"""
-        weights = [line.cost for line in self.lines]
+        weights = [line.cost - line.fixed for line in self.lines]
         if not any(weights):
             weights = [float(line.gpus) for line in self.lines]
         loads = [line.utilization for line in self.lines]
@@ -236,7 +239,9 @@ class MoneyReport:
 
     @property
     def gpu_types(self) -> tuple[Share, ...]:
-        return self._shares([f"{x.gpu} in {x.zone}" if x.zone else x.gpu for x in self.lines])
+        return self._shares(
+            [f"{x.gpu or x.name} in {x.zone}" if x.zone else x.gpu or x.name for x in self.lines]
+        )
 
     def _shares(self, names: Sequence[str]) -> tuple[Share, ...]:
         """Lines summed by their names, in the order of first use."""
@@ -266,7 +271,7 @@ class MoneyReport:
                 "replicas": line.replicas if line.kind == "group" else None,
                 "gpus": line.gpus,
                 "utilization": float(f"{line.utilization:.4g}"),
-                "usd_per_gpu_hour": line.price,
+                "usd_per_gpu_hour": line.price if line.gpus else None,
                 "usd_per_hour": hourly[i],
                 "usd_per_month": monthly[i],
                 "power_kw": float(f"{line.power / KILO:.6g}"),
@@ -312,8 +317,8 @@ class MoneyReport:
 
 
 def _pool(line: Line, several: bool) -> str:
-    if line.kind == "unused":
-        return "unused"
+    if line.kind != "group":
+        return line.kind
     return f"{line.phase} of {line.service}" if several else line.phase
 
 

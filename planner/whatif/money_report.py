@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from planner.catalog import gpu_name
@@ -13,10 +13,11 @@ from planner.errors import SpecError
 from planner.plan import Group, NodeUse, Plan
 from planner.routers import divided
 from planner.specs import PriceClass, line_name
-from planner.units import SECONDS_PER_HOUR
+from planner.units import KILO, SECONDS_PER_HOUR
 from planner.whatif.asked import Asked, asked_of, read_asked_plan
 from planner.whatif.money import NO_OVERHEAD, BreakEven, Line, MoneyReport, Power, TokenPrice
 
+UNSEEN = 1e-5  # of a plan's cost: what rounding in its file may come to [1]
 ZONE = ", "  # between a service and its zone in the names of a plan's services
 
 
@@ -62,7 +63,9 @@ def money_report(
     answered = asked.plan
     given = _by_gpu("price", prices or {}, answered)
     reserved = _by_gpu("reserved price", reserved_prices or {}, answered)
-    lines = _lines(answered, asked.loaded, given)
+    lines = _lines(answered, asked.loaded, given) + tuple(_beside_gpus(answered, asked.loaded))
+    if power_price is not None and any(line.kind == "electricity" for line in lines):
+        raise SpecError("power price: the plan's cost has the power of its scenario in it already")
     draw = math.fsum(line.power for line in lines)
     return MoneyReport(
         name=asked.name,
@@ -101,7 +104,8 @@ def _canonical(name: str) -> str:
 
 
 def _price(use: NodeUse, given: Mapping[str, float]) -> float:
-    price = given.get(use.gpu, use.price)
+    """A price that is given is that on demand. [USD/h]"""
+    price = given.get(use.gpu, use.price) if use.price_class is PriceClass.ON_DEMAND else use.price
     if price is None:
         raise SpecError(
             f"the price of {use.gpu} is not known: give --price {use.gpu}=USD, "
@@ -130,6 +134,25 @@ def _lines(plan: Plan, loaded: LoadedScenario, given: Mapping[str, float]) -> tu
                 )
             )
     return tuple(lines)
+
+
+def _beside_gpus(plan: Plan, loaded: LoadedScenario) -> Iterator[Line]:
+    """What a plan's cost has in it beside the price of GPUs: electricity, traffic between zones."""
+    prices = [use.price for use in plan.nodes]
+    if plan.cost is None or None in prices:
+        return
+    power = loaded.scenario.power
+    electricity = plan.power / KILO * power.price if power is not None else 0.0
+    gpus = math.fsum(use.gpus_paid * (use.price or 0.0) for use in plan.nodes)
+    traffic = plan.cost - gpus - electricity
+    if electricity > 0:
+        yield _no_gpus("electricity", electricity)
+    if loaded.scenario.egress_price and traffic > UNSEEN * plan.cost:
+        yield _no_gpus("traffic", traffic)
+
+
+def _no_gpus(kind: str, cost: float) -> Line:
+    return Line(kind=kind, name=kind, gpu="", zone="", gpus=0, price=0.0, power=0.0, fixed=cost)
 
 
 def _group_line(
@@ -186,6 +209,9 @@ def _cost_of(service: str, lines: Sequence[Line]) -> float:
     name, _, zone = service.partition(ZONE)
     own = [line for line in lines if line.service == name and zone in ("", line.zone)]
     cost = [line.cost for line in own]
+    everything = math.fsum(line.cost for line in lines if line.kind == "group")
+    beside = math.fsum(line.cost for line in lines if line.kind in ("electricity", "traffic"))
+    cost.append(beside * math.fsum(cost) / everything if everything else 0.0)
     for unused in (line for line in lines if line.kind == "unused"):
         kind = unused.gpu, unused.zone
         mine = sum(line.gpus for line in own if (line.gpu, line.zone) == kind)
@@ -199,7 +225,8 @@ def _break_even(
 ) -> tuple[BreakEven, ...]:
     found = []
     for gpu in reserved:
-        uses = [use for use in plan.nodes if use.gpu == gpu]
+        of_type = [use for use in plan.nodes if use.gpu == gpu]
+        uses = [use for use in of_type if use.price_class is PriceClass.ON_DEMAND] or of_type
         on_demand = max(_price(use, given) for use in uses)
         if on_demand <= 0:
             raise SpecError(f"{gpu} is owned: to compare with a price on demand, give --price {gpu}=USD")
