@@ -50,8 +50,7 @@ __all__ = [
 
 FIRST_RATE = 1.0  # tried where nobody says how many requests come [req/s]
 BEYOND = 1.05  # times the largest rate, at which is looked what breaks [1]
-_CONFIRM_STEP = 0.98
-_CONFIRMATIONS = 5
+_CONFIRM_STEPS = (0.98, 0.98, 0.98, 0.98, 0.95, 0.9, 0.85, 0.8, 0.7, 0.5)  # few requests are rarely sure [1]
 _RATIO = 2.0
 _SHORT = 30_000  # requests of a run that only brackets
 
@@ -142,11 +141,11 @@ def evaluate(
     most = _bracketed(standing, start, setup, on_stage)
     rate = most * carried_scale(standing.fleet, replace(source, rate=most), setup, on_stage=on_stage)
     confirmed = None
-    for _ in range(_CONFIRMATIONS if rate > 0 else 0):
+    for step in _CONFIRM_STEPS if rate > 0 else ():
         confirmed = at(rate, number)
         if confirmed.passed:
             break
-        rate *= _CONFIRM_STEP
+        rate *= step
     else:
         rate, confirmed = 0.0, None
     beyond = at(max(rate * BEYOND, FIRST_RATE / 64), confirmed.requests if confirmed else number)

@@ -367,6 +367,8 @@ class _Verifying:
             notes.append("this plan does not hold in simulation: " + "; ".join(winner.rounds[-1].failed))
         if self.search.scenario.options.spare_replicas:
             notes.append("simulated without the spare replicas of each group")
+        if self.search.scenario.options.survive_node:
+            notes.append("simulated with a node's replicas of the group that weighs most lost in each pool")
         return notes
 
 

@@ -26,6 +26,8 @@ class Fleet:
         Load of all streams in their shares that the weakest pool lets through at the worst event. [req/s]
     value : float
         Of the objective. [USD/h, GPUs, W or req/s]
+    stopped : int
+        Replicas that stand and are not in it.
     """
 
     replicas: tuple[int, ...]
@@ -36,14 +38,15 @@ class Fleet:
     cost: float | None
     carried: float
     value: float
+    stopped: int = 0
 
     @property
     def groups(self) -> int:
         return sum(n > 0 for n in self.replicas)
 
-    def rank(self, objective: Objective) -> tuple[float, int, int]:
-        """Sort key, least first: the objective, then fewest groups, then fewest GPUs."""
-        return loss(objective, self.value), self.groups, sum(self.gpus_used)
+    def rank(self, objective: Objective) -> tuple[float, int, int, int]:
+        """Sort key, least first: the objective, then what stops, then fewest groups, then fewest GPUs."""
+        return loss(objective, self.value), self.stopped, self.groups, sum(self.gpus_used)
 
 
 def loss(objective: Objective, value: float) -> float:
@@ -139,6 +142,9 @@ def build_fleet(problem: Problem, replicas: Sequence[int]) -> Fleet:
         cost=cost,
         carried=carried,
         value=_value(problem, replicas, paid, carried),
+        stopped=sum(
+            max(kind.current - sum(replicas[i] for i in kind.candidates), 0) for kind in problem.moves
+        ),
     )
 
 

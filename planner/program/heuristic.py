@@ -142,14 +142,16 @@ def _improvements(problem: Problem, fleet: Fleet) -> Iterator[Fleet]:
             yield moved
 
 
-def _rank(problem: Problem, fleet: Fleet) -> tuple[float, int, int]:
+def _rank(problem: Problem, fleet: Fleet) -> tuple[float, int, int, int]:
     """As :meth:`Fleet.rank`, blind to rounding of the objective."""
-    value, groups, gpus = fleet.rank(problem.objective)
-    return float(f"{value:.10g}"), groups, gpus
+    value, *rest = fleet.rank(problem.objective)
+    stopped, groups, gpus = rest
+    return float(f"{value:.10g}"), stopped, groups, gpus
 
 
 def _moves(problem: Problem, fleet: Fleet) -> Iterator[list[int]]:
-    """Leave one group of a pool; drop a group; merge two of a pool; take replicas off a group."""
+    """Keep what stands; leave one group of a pool; drop a group; merge two of a pool; take replicas off."""
+    yield from _kept(problem, fleet)
     groups = [i for i, n in enumerate(fleet.replicas) if n > 0]
     for k in groups:
         yield from _alone(problem, fleet, k)
@@ -161,6 +163,16 @@ def _moves(problem: Problem, fleet: Fleet) -> Iterator[list[int]]:
     for i in sorted(groups, key=lambda i: -problem.candidates[i].gpus):
         n = fleet.replicas[i]
         yield from (_changed(fleet, {i: n - drop}) for drop in _steps(n))
+
+
+def _kept(problem: Problem, fleet: Fleet) -> Iterator[list[int]]:
+    """Replicas that stand back in their groups: all that were stopped of a kind, or one."""
+    for kind in problem.moves:
+        stopped = kind.current - sum(fleet.replicas[i] for i in kind.candidates)
+        if stopped > 0:
+            members = [i for i in kind.candidates if fleet.replicas[i] > 0] or list(kind.candidates)
+            for i in members:
+                yield from (_changed(fleet, {i: fleet.replicas[i] + n}) for n in dict.fromkeys((stopped, 1)))
 
 
 def _alone(problem: Problem, fleet: Fleet, k: int) -> Iterator[list[int]]:

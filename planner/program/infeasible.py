@@ -225,6 +225,8 @@ def _shortfalls(problem: Problem, solver: str) -> dict[Family, str]:
 
 def _shortfall(problem: Problem, family: Family, solver: str) -> str:
     """Least amount by which a family must give way, in words; empty if that alone does not help."""
+    if family is Family.STOCK:  # a group's own limit is often no more than its stock
+        problem = relax(problem, Family.REPLICAS)
     limits = [c.max_replicas for c in tighten(relax(problem, family)).candidates]
     lp, slacks = with_slack(encode(with_limits(problem, limits)).lp, family)
     if not slacks:

@@ -22,7 +22,7 @@ beyond what tidying does (no group fewer in 40 programs of 6 GPU types). Exact p
 
 def fewest_groups(problem: Problem, fleet: Fleet, *, solver: str, time_limit: float | None) -> Fleet:
     """A plan no worse than `fleet` with fewer groups, if one is found; else `fleet`."""
-    if fleet.groups <= _fewest(problem):
+    if fleet.groups <= _fewest(problem) or problem.moves:  # what stands goes before the number of groups
         return fleet
     groups = sum(c.max_replicas > 0 for c in problem.candidates)  # of one range or more each
     if problem.gap > SAME and groups > MOST_RANGES:
