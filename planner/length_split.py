@@ -75,14 +75,16 @@ class Division:
     def told(self, plan: Plan) -> Plan:
         """A plan with its split, the plan that it is compared with, and notes."""
         beside = () if self.unsplit is None else (self.unsplit,)
-        split = self.split
-        if split is not None:
+        split, others, at_half = self.split, plan.alternatives, plan.cost_at_half_confidence
+        if split is not None:  # what it was compared with was divided as it is
             costs = {**split.costs, 1: split.cost_unsplit, self.count: plan.cost}
-            split = replace(split, costs=costs)
+            split, at_half = replace(split, costs=costs), None
+            others = tuple(replace(a, name=f"{a.name}, so split") for a in others)
         return replace(
             plan,
             split=split,
-            alternatives=(*plan.alternatives, *beside),
+            cost_at_half_confidence=at_half,
+            alternatives=(*others, *beside),
             notes=(*self._saving(plan), *self.notes, *plan.notes),
         )
 

@@ -21,6 +21,7 @@ from planner.question import at_rate, part_of
 from planner.specs import FleetItem, Phase, Scenario, Service
 from planner.traces import Trace
 
+ROUNDED = 1e-5  # relative, of numbers in a plan file [1]
 _BETWEEN = ", "  # a service and its zone in the name of a router
 
 
@@ -259,8 +260,17 @@ def _as_planned(read: ReadPlan, name: str, members: tuple[int, ...]) -> Router:
         members=members,
         replicas=tuple(group.replicas for group in groups),
         rates=tuple(group.request_rate for group in groups),
-        cost=_part(plan, plan.cost, members, [group.replicas for group in plan.groups]),
+        cost=_part(plan, _paid_then(read, asked, whole), members, [group.replicas for group in plan.groups]),
     )
+
+
+def _paid_then(read: ReadPlan, asked: int, rate: float) -> float | None:
+    """What is paid for when a service gets `rate` [req/s]: of several periods the first in which it does."""
+    service = read.services[asked]
+    for period in read.plan.periods:
+        if math.isclose(period.request_rates.get(service, 0.0), rate, rel_tol=ROUNDED):
+            return period.cost
+    return read.plan.cost
 
 
 def _part(plan: Plan, paid: float | None, members: Sequence[int], replicas: Sequence[int]) -> float | None:

@@ -191,6 +191,13 @@ class Schedule:
         )
         return reserved + on_demand
 
+    def _price(self, timetable: Timetable, g: int, t: int) -> float:
+        """What a GPU of one type costs in a period, however it is paid for, on average. [USD/h]"""
+        answer, supply = timetable.answer, self.supplies[g]
+        reserved = answer.reserved[g] * (supply.offer.reserved_price or 0.0)
+        on_demand = answer.on_demand[g][t] * (self.search.problem.gpu_types[g].price or 0.0)
+        return (reserved + on_demand) / max(timetable.solutions[t].gpus_paid[g], answer.reserved[g], 1)
+
     def parts(self, solution: Solution, t: int) -> tuple[Solution, ...]:
         """One period's solution by question; a question without requests has none."""
         found, start = [], 0
@@ -216,9 +223,15 @@ class Schedule:
         mean = answer.value / hours
         static = answer.static
         said = [INTERRUPTED] if answer.interrupted else []
+        groups = tuple(self._groups(timetable, names))
+        idle = (
+            "; groups at 0 req/s stand in other periods only"
+            if not all(g.request_rate for g in groups)
+            else ""
+        )
         said.append(
-            "groups, latencies and cost per token are those of a service's busiest period; groups at 0 req/s "
-            "stand in other periods only; cost is the mean of all periods"
+            f"groups, latencies and cost per token are those of a service's busiest period{idle}; cost is "
+            "the mean of all periods"
         )
         return replace(
             plan,
@@ -226,7 +239,7 @@ class Schedule:
             bound=answer.bound / hours,
             gap=answer.gap,
             cost=mean,
-            groups=tuple(self._groups(timetable, names)),
+            groups=groups,
             nodes=tuple(self._nodes(timetable)),
             alternatives=self._alternatives(timetable, hours),
             periods=tuple(self._period(timetable, k, names) for k in range(len(timetable.solutions))),
@@ -263,11 +276,17 @@ class Schedule:
             usual = groups_of(q, mine[self._peak(k)])
             used = sorted({i for part in mine for i in part.used})
             for i in used:
-                most = max(mine, key=lambda part: (part.flows[i] * bool(part.replicas[i]), part.replicas[i]))
+                t = self._peak(k)
+                if i not in usual:
+                    t = max(
+                        range(len(mine)),
+                        key=lambda t: (mine[t].flows[i] * mine[t].replicas[i], mine[t].replicas[i]),
+                    )
                 group = usual.get(i) or replace(
-                    groups_of(q, most)[i], request_rate=0.0, busy=0.0, mean_batch=0.0
+                    groups_of(q, mine[t])[i], request_rate=0.0, busy=0.0, mean_batch=0.0
                 )
-                yield replace(group, name=names[start + i])
+                price = self._price(timetable, q.candidates.choices[i].item, t)
+                yield replace(group, name=names[start + i], cost=group.num_gpus * price)
             start += len(q.candidates.choices)
 
     def _periods(self) -> Sequence[TrafficPeriod]:

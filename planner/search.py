@@ -40,6 +40,7 @@ CORRECTION = 0.95  # of the capacity of groups that together miss an SLO [1]
 COMMON_FROM = 6  # corrections after which it is taken off the whole pool: others like them would come instead
 MOVE_COST = 10.0  # of starting a replica: draining, loading weights, warming up, somebody's attention [USD]
 MOVE_HOURS = 730.0  # a month [h]
+MOVE_GAP = 1e-6  # of a search that weighs moves: one is a small part of what a fleet costs [1]
 SAME_VALUE = 1e-9  # relative difference below which two plans are equally good [1]
 COLOCATED, DISAGGREGATED = "best colocated", "best disaggregated"
 ONE_TYPE = (
@@ -148,7 +149,8 @@ class Search:
             if problem.objective is not Objective.COST:
                 raise SpecError("planning from a fleet that stands needs objective cost: moves have a price")
             hourly = options.move_cost / options.move_hours
-            problem = replace(problem, moves=moves_of(questions, options.current, hourly))
+            moves = moves_of(questions, options.current, hourly)
+            problem = replace(problem, moves=moves, gap=min(problem.gap, MOVE_GAP))
         return cls(loaded, questions, problem, options)
 
     @property

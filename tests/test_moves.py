@@ -32,7 +32,8 @@ def scenario(price: float, objective: str = "cost") -> LoadedScenario:
 
 
 def planned(price: float, current: Plan | None = None, **more: float) -> Plan:
-    options = SolveOptions(verify=False, alternatives=False, gap=0.0, current=current)
+    """At the usual gap, which is larger than what a move is worth."""
+    options = SolveOptions(verify=False, alternatives=False, current=current)
     return solve(scenario(price), replace(options, **more))  # type: ignore[arg-type]
 
 

@@ -69,6 +69,7 @@ def test_gpus_are_reserved_where_they_are_used_long_enough() -> None:
     counts = gpus(plan)
     expected = 24 * 1.8 * worth + 4 * 3.0 * sum(max(n - worth, 0) for n in counts)
     assert plan.horizon.cost == pytest.approx(expected)
+    assert sum(g.cost for g in plan.groups if g.request_rate) == pytest.approx(plan.periods[3].cost)  # type: ignore[misc]
     assert {(use.price_class, use.gpus_paid) for use in plan.nodes} == {
         (PriceClass.RESERVED, worth),
         (PriceClass.ON_DEMAND, max(counts) - worth),
