@@ -192,7 +192,7 @@ def test_published_throughputs(shape: str, slice_factor: int) -> None:
 
 
 @pytest.mark.shared
-@pytest.mark.skipif(DATA is None, reason="PLANNER_ANCHORS names no folder of published results")
+@pytest.mark.skipif(DATA is None, reason="PLANNER_ANCHORS names no folder: data beside the checkout")
 @pytest.mark.parametrize("slice_factor", SLICES)
 @pytest.mark.parametrize("price", [None, 0.75])
 @pytest.mark.parametrize("shape", list(distributions(40)))

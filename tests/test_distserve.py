@@ -175,7 +175,7 @@ def test_times_are_those_of_its_formula() -> None:
 
 
 @pytest.mark.shared
-@pytest.mark.skipif(DATA is None, reason="PLANNER_ANCHORS names no folder of published results")
+@pytest.mark.skipif(DATA is None, reason="PLANNER_ANCHORS names no folder: data beside the checkout")
 def test_golden_tables_are_those_that_were_published() -> None:
     folder = Path(str(DATA))
     fitted = json.loads((folder / "distserve" / "profiler-a100-80g.distserve.json").read_text())
