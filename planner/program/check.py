@@ -102,9 +102,11 @@ def _counts(problem: Problem, fleet: Fleet) -> Iterator[tuple[str, str]]:
 
 def _modes(problem: Problem, fleet: Fleet) -> Iterator[tuple[str, str]]:
     """Behind each front door either colocated groups or prefill and decode pools, as the problem allows."""
-    for s, stream in enumerate(problem.streams):
-        pairs = zip(problem.candidates, fleet.replicas, strict=True)
-        modes = {c.phase is not Phase.COLOCATED for c, n in pairs if n > 0 and c.stream == s}
+    found: list[set[bool]] = [set() for _ in problem.streams]
+    for candidate, n in zip(problem.candidates, fleet.replicas, strict=True):
+        if n > 0:
+            found[candidate.stream].add(candidate.phase is not Phase.COLOCATED)
+    for modes, stream in zip(found, problem.streams, strict=True):
         name = _of("mode", stream.name)
         if len(modes) > 1:
             yield name, "colocated groups beside prefill and decode pools"

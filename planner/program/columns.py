@@ -208,7 +208,8 @@ class _Bounds:
         found = np.zeros(load.shape)
         for k, curve in enumerate(self.curves[1:]):
             mine = (rank == k) & (load > 0)
-            found[mine] = self._by(curve, load[mine])
+            if mine.any():
+                found[mine] = self._by(curve, load[mine])
         return found
 
     @staticmethod
