@@ -117,7 +117,13 @@ class Learner:
                 label = ", ".join(filter(None, [cell.name, name]))
                 on_stage("simulating the plan" + ("" if question.alone and not name else f" of {label}"))
                 fleet, unlimited = (question.at_worst(x.fleet) if worst else x.fleet for x in (cell, free))
-                source = source_of(search.loaded, question.asked, fleet.service.workload, search.options.seed)
+                source = source_of(
+                    search.loaded,
+                    question.asked,
+                    fleet.service.workload,
+                    search.options.seed,
+                    question.prompts,
+                )
                 result = simulate_plan(fleet, source, question.planned_z, on_stage, sure=sure)
                 yield Run(k, label, solution, fleet, unlimited, source, result)
 
