@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner import length_split
+from planner import length_split, verification
 from planner.buckets import (
     bucket_of,
     cheapest_partitions,
@@ -484,3 +484,33 @@ def test_a_verified_split_holds():
     (beside,) = [a for a in plan.alternatives if a.name == UNSPLIT]
     assert beside.verified
     assert plan.cost < (1 - WORTH) * beside.cost
+
+
+def test_each_part_of_a_trace_is_simulated_by_itself(tmp_path, monkeypatch):
+    lines = [
+        {"timestamp": 50 * k, "input_length": 16_000 if k % 10 < 3 else 500, "output_length": 100}
+        for k in range(2000)
+    ]
+    path = tmp_path / "two-kinds.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    seen = []
+    real = verification.simulate_plan
+
+    def watched(fleet, source, *args, **options):
+        seen.append((fleet.service.label, source.trace))
+        return real(fleet, source, *args, **options)
+
+    monkeypatch.setattr(verification, "simulate_plan", watched)
+    plan = plan_of(
+        edited(workload={"trace": str(path), "request_rate": 20, "arrivals": "poisson"}),
+        SolveOptions(alternatives=False),
+    )
+    assert plan.split is not None
+    simulated = {
+        b.service: [set(t.isl.tolist()) for label, t in seen if label == b.service]
+        for b in plan.split.buckets
+    }
+    assert all(simulated.values())
+    assert all(len(isl) == 1 for parts in simulated.values() for isl in parts)  # its own, not the trace's two
+    for standing in standing_plans(plan, None):
+        assert len(set(standing.source.trace.isl.tolist())) == 1
