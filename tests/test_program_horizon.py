@@ -21,7 +21,7 @@ from planner.program.horizon import search
 from planner.program.horizon.bill import bill
 from planner.program.horizon.check import verify, violations
 from planner.program.horizon.cover import cover, lower_bound, refined
-from planner.program.horizon.library import within_limits
+from planner.program.horizon.cover_sets import within_limits
 from planner.program.horizon.paths import cheapest_path
 from planner.program.horizon.pools import reduce
 from planner.program.horizon.problem import Horizon, HorizonSolution, Offer, Period, Stream

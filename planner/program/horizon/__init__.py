@@ -4,7 +4,7 @@ problem -> pools (reduced, as arrays) -> covers and prices (bound) -> plans -> c
 
 Given prices of GPUs, pools fall apart into covering problems (`cover`), solved in bulk; column generation
 (`master`, `relaxation`) finds prices that prove a good bound, and covers. Plans are made of these covers
-(`library`, `plans`): paths through the periods, and periods repacked for all streams together. Small
+(`cover_sets`, `plans`): paths through the periods, and periods repacked for all streams together. Small
 horizons that are left with a gap are solved whole (`monolith`).
 """
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.program.horizon.bill import reserve
-from planner.program.horizon.library import Library, build_library, enriched, within_limits
+from planner.program.horizon.cover_sets import CoverSet, build_cover_set, enriched, within_limits
 from planner.program.horizon.master import MISSING
 from planner.program.horizon.paths import cheapest_path
 from planner.program.horizon.pools import Floats, Ints, Reduced
@@ -51,7 +51,7 @@ class Planner:
         self._unit = float(np.median(shop.rent)) or 1.0
         self._penalty = np.inf
         self._mode: dict[int, bool] = {}
-        self._libraries: dict[tuple[int, bool], list[Library]] = {}
+        self._cover_sets: dict[tuple[int, bool], list[CoverSet]] = {}
         for s, fronts in enumerate(reduced.fronts):
             modes = {front.disaggregated for front in fronts}
             if modes:
@@ -73,7 +73,7 @@ class Planner:
                 yield from self._settling(until)
 
     def _begin(self) -> None:
-        """No plan yet; libraries stay."""
+        """No plan yet; cover sets stay."""
         self._paths: dict[tuple[int, bool], list[Ints]] = {}
         self._used = np.zeros((len(self._blocks), len(self._horizon.periods)), np.int64)
         self._reserved = np.round(self._relaxed.reserved / self._blocks).astype(np.int64)  # blocks
@@ -117,8 +117,8 @@ class Planner:
             counts = np.zeros((periods, len(stream.candidates)), np.int64)
             key = s, self._mode.get(s, False)
             if key in self._paths:
-                for library, path in zip(self._libraries[key], self._paths[key], strict=True):
-                    counts[:, library.members] += library.counts[path]
+                for cover_set, path in zip(self._cover_sets[key], self._paths[key], strict=True):
+                    counts[:, cover_set.members] += cover_set.counts[path]
             result.append(tuple(tuple(row) for row in counts.tolist()))
         return tuple(result)
 
@@ -162,15 +162,15 @@ class Planner:
         if found is None:
             return
         for (s, mode, k), cover in zip(keys, found, strict=True):
-            path, library = self._paths[s, mode][k], self._libraries[s, mode][k]
-            self._used[:, period] += library.gpus[cover] - library.gpus[path[period]]
+            path, cover_set = self._paths[s, mode][k], self._cover_sets[s, mode][k]
+            self._used[:, period] += cover_set.gpus[cover] - cover_set.gpus[path[period]]
             path[period] = cover
 
     def _choice(self, s: int, mode: bool, k: int, period: int) -> Choice:
         """Covers that fit between those before and after, most promising first."""
-        library, path = self._libraries[s, mode][k], self._paths[s, mode][k]
-        costs = np.where(library.fits[period], 0.0, np.inf)
-        change = library.change(self._penalty)
+        cover_set, path = self._cover_sets[s, mode][k], self._paths[s, mode][k]
+        costs = np.where(cover_set.fits[period], 0.0, np.inf)
+        change = cover_set.change(self._penalty)
         if change is not None:
             for before, after in self._horizon.transitions:
                 if after == period:
@@ -180,91 +180,91 @@ class Planner:
         current = int(path[period])
         if not np.isfinite(costs[current]):  # the path is broken: nothing to choose from
             return Choice(
-                library=library, covers=path[period : period + 1], costs=np.zeros(1), current=current
+                cover_set=cover_set, covers=path[period : period + 1], costs=np.zeros(1), current=current
             )
-        merit = costs + library.gpus @ self._linear[:, period]
+        merit = costs + cover_set.gpus @ self._linear[:, period]
         merit[current] = -np.inf
         covers = np.argsort(merit, kind="stable")[:COVERS]
         covers = covers[np.isfinite(costs[covers])]
-        return Choice(library=library, covers=covers, costs=costs[covers], current=current)
+        return Choice(cover_set=cover_set, covers=covers, costs=costs[covers], current=current)
 
     def _enrich(self) -> None:
-        """Add to the libraries what brings the paths within the scaling limits."""
+        """Add to the cover sets what brings the paths within the scaling limits."""
         for s, mode in self._mode.items():
             for k, path in enumerate(self._paths[s, mode]):
-                library = self._libraries[s, mode][k]
-                counts = within_limits(self._horizon, library.counts[path])
-                self._libraries[s, mode][k] = enriched(self._horizon, self._reduced, library, counts)
+                cover_set = self._cover_sets[s, mode][k]
+                counts = within_limits(self._horizon, cover_set.counts[path])
+                self._cover_sets[s, mode][k] = enriched(self._horizon, self._reduced, cover_set, counts)
 
     # ----------------------------------------------------------------------------------------
     # A stream's choice
 
     def _respond(self, s: int, mode: bool, share: float, *, follow: bool) -> tuple[float, list[Ints]]:
         """The cheapest paths of a stream's pools, one after the other, and their cost."""
-        libraries = self._library(s, mode)
+        cover_sets = self._sets_of(s, mode)
         paths = list(self._paths.get((s, mode), []))
         known = bool(paths)
         used = self._used + self._gpus(s, mode, paths) if known else self._used.copy()
         total = 0.0
-        for k, library in enumerate(libraries):
+        for k, cover_set in enumerate(cover_sets):
             if known:
-                used -= library.gpus[paths[k]].T
-            cost = self._cost(library, used, share)
+                used -= cover_set.gpus[paths[k]].T
+            cost = self._cost(cover_set, used, share)
             if follow:
-                cost = cost - FOLLOW * self._linear.max() * library.shares
-            cost[~library.fits] = np.inf
+                cost = cost - FOLLOW * self._linear.max() * cover_set.shares
+            cost[~cover_set.fits] = np.inf
             if known or k > 0:
-                cost[self._conflicts(libraries, paths, k)] = np.inf
-            value, path = cheapest_path(cost, library.change(self._penalty), cyclic=self._horizon.cyclic)
+                cost[self._conflicts(cover_sets, paths, k)] = np.inf
+            value, path = cheapest_path(cost, cover_set.change(self._penalty), cyclic=self._horizon.cyclic)
             if known:
                 paths[k] = path if np.isfinite(value) else paths[k]
             else:
                 paths.append(path)
             total += value
-            used += library.gpus[paths[k]].T
+            used += cover_set.gpus[paths[k]].T
         return total, paths
 
-    def _library(self, s: int, mode: bool) -> list[Library]:
-        if (s, mode) not in self._libraries:
-            self._libraries[s, mode] = [
-                build_library(self._horizon, self._reduced, self._relaxed, s, phase, mode)
+    def _sets_of(self, s: int, mode: bool) -> list[CoverSet]:
+        if (s, mode) not in self._cover_sets:
+            self._cover_sets[s, mode] = [
+                build_cover_set(self._horizon, self._reduced, self._relaxed, s, phase, mode)
                 for phase in POOLS_OF_MODE[mode]
             ]
-        return self._libraries[s, mode]
+        return self._cover_sets[s, mode]
 
     def _gpus(self, s: int, mode: bool, paths: Sequence[Ints]) -> Ints:
         """GPUs per type and period."""
         total = np.zeros_like(self._used)
-        for library, path in zip(self._library(s, mode), paths, strict=True):
-            total += library.gpus[path].T
+        for cover_set, path in zip(self._sets_of(s, mode), paths, strict=True):
+            total += cover_set.gpus[path].T
         return total
 
-    def _conflicts(self, libraries: Sequence[Library], paths: Sequence[Ints], k: int) -> NDArray[np.bool_]:
+    def _conflicts(self, cover_sets: Sequence[CoverSet], paths: Sequence[Ints], k: int) -> NDArray[np.bool_]:
         """Covers that must not stand beside the other pool's, under demand. [T, K]"""
-        library = libraries[k]
-        stream = self._horizon.streams[library.stream]
-        if not stream.illegal_pairs or len(libraries) < 2:
-            return np.zeros(library.fits.shape, bool)
+        cover_set = cover_sets[k]
+        stream = self._horizon.streams[cover_set.stream]
+        if not stream.illegal_pairs or len(cover_sets) < 2:
+            return np.zeros(cover_set.fits.shape, bool)
         count = len(stream.candidates)
         illegal = np.zeros((count, count), np.int64)
         for i, j in stream.illegal_pairs:
             illegal[i, j] = illegal[j, i] = 1
-        other = libraries[1 - k].uses(count)[paths[1 - k]].astype(np.int64)
-        clash = other @ illegal @ library.uses(count).T.astype(np.int64) > 0
-        demand = np.array(self._horizon.demands[library.stream])
+        other = cover_sets[1 - k].uses(count)[paths[1 - k]].astype(np.int64)
+        clash = other @ illegal @ cover_set.uses(count).T.astype(np.int64) > 0
+        demand = np.array(self._horizon.demands[cover_set.stream])
         result: NDArray[np.bool_] = clash & (demand > 0)[:, None]
         return result
 
-    def _cost(self, library: Library, used: Ints, share: float) -> Floats:
+    def _cost(self, cover_set: CoverSet, used: Ints, share: float) -> Floats:
         """What each cover adds in each period: `share` of the bill, the rest by linear prices. [T, K]"""
         shop = self._shop
-        total = np.zeros(library.fits.shape)
-        for g in np.flatnonzero(library.gpus.any(axis=0)):
-            more = np.arange(int(library.gpus[:, g].max()) + 1)
+        total = np.zeros(cover_set.fits.shape)
+        for g in np.flatnonzero(cover_set.gpus.any(axis=0)):
+            more = np.arange(int(cover_set.gpus[:, g].max()) + 1)
             gpus = -(-(used[g][:, None] + more) // self._blocks[g]) * self._blocks[g]
             paid = self._reserved[g] * self._blocks[g] + shop.owned[g]
             billed = np.maximum(gpus - paid, 0.0) * shop.rent[g][:, None]
             short = np.maximum(gpus - shop.stock[g], 0.0) * MISSING * (float(shop.rent.max()) or 1.0)
             table = (1 - share) * self._linear[g][:, None] * more + share * billed + short
-            total += (table - table[:, :1])[:, library.gpus[:, g]]
+            total += (table - table[:, :1])[:, cover_set.gpus[:, g]]
         return total

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.program.backends import solve_lp
-from planner.program.horizon.library import Library
+from planner.program.horizon.cover_sets import CoverSet
 from planner.program.horizon.pools import Floats, Ints
 from planner.program.horizon.prices import Market
 from planner.program.horizon.problem import Horizon
@@ -22,9 +22,9 @@ from planner.program.rows import Draft
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Choice:
-    """Covers that a pool may take: `covers` [K] of its library, and their `costs` [K] beside GPUs."""
+    """Covers that a pool may take: `covers` [K] of its set, and their `costs` [K] beside GPUs."""
 
-    library: Library
+    cover_set: CoverSet
     covers: Ints
     costs: Floats
     current: int
@@ -51,8 +51,8 @@ def repack(
         draft.row(f"one[{c}]", [(column, 1.0) for column in mine], lower=1, upper=1)
         costs += zip(mine, choice.costs.tolist(), strict=True)
         for column, cover in zip(mine, choice.covers, strict=True):
-            for kind in np.flatnonzero(choice.library.gpus[cover]):
-                use.setdefault(int(kind), []).append((column, -float(choice.library.gpus[cover, kind])))
+            for kind in np.flatnonzero(choice.cover_set.gpus[cover]):
+                use.setdefault(int(kind), []).append((column, -float(choice.cover_set.gpus[cover, kind])))
     start = [0.0] * len(draft.columns)
     for choice, mine in zip(choices, columns, strict=True):
         start[mine[int(np.flatnonzero(choice.covers == choice.current)[0])]] = 1.0
@@ -85,10 +85,10 @@ def _pairs(
     """No cover beside one that it must not stand beside: a row per illegal pair of candidates in use."""
     members: dict[tuple[int, int], list[tuple[int, float]]] = {}
     for choice, mine in zip(choices, columns, strict=True):
-        library = choice.library
+        cover_set = choice.cover_set
         for column, cover in zip(mine, choice.covers, strict=True):
-            for member in library.members[library.counts[cover] > 0].tolist():
-                members.setdefault((library.stream, member), []).append((column, 1.0))
+            for member in cover_set.members[cover_set.counts[cover] > 0].tolist():
+                members.setdefault((cover_set.stream, member), []).append((column, 1.0))
     for s, stream in enumerate(horizon.streams):
         if horizon.demands[s][period]:
             for i, j in sorted(stream.illegal_pairs):

@@ -20,7 +20,7 @@ MOST = 200
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Library:
+class CoverSet:
     """Covers of one phase of one stream.
 
     Attributes
@@ -67,10 +67,10 @@ class Library:
         return result
 
 
-def build_library(
+def build_cover_set(
     horizon: Horizon, reduced: Reduced, relaxed: Relaxed, s: int, phase: Phase, disaggregated: bool
-) -> Library:
-    """The library of one phase: what the relaxation uses, what is cheapest, and ways up and down."""
+) -> CoverSet:
+    """The covers of one phase: what the relaxation uses, what is cheapest, and ways up and down."""
     pools = _pools(reduced, s, phase, disaggregated)
     members = np.concatenate([pool.members for pool in pools])
     ranked = _ranked(pools, members, relaxed)
@@ -81,21 +81,21 @@ def build_library(
         if share > 0 and row.tobytes() in number:
             shares[t, number[row.tobytes()]] += share
     counts = np.stack([np.frombuffer(row, np.int64) for row in rows])
-    return _library(horizon, pools, members, counts, shares)
+    return _cover_set(horizon, pools, members, counts, shares)
 
 
-def enriched(horizon: Horizon, reduced: Reduced, library: Library, counts: Ints) -> Library:
-    """`library` with further covers, after those that it has."""
-    known = {row.tobytes() for row in library.counts}
+def enriched(horizon: Horizon, reduced: Reduced, cover_set: CoverSet, counts: Ints) -> CoverSet:
+    """The set with further covers, after those that it has."""
+    known = {row.tobytes() for row in cover_set.counts}
     new = [row for row in counts if row.tobytes() not in known]
     if not new:
-        return library
+        return cover_set
     unique = list({row.tobytes(): row for row in new}.values())
-    stream = horizon.streams[library.stream]
-    disaggregated = stream.candidates[int(library.members[0])].phase is not Phase.COLOCATED
-    pools = _pools(reduced, library.stream, library.phase, disaggregated)
-    shares = np.pad(library.shares, ((0, 0), (0, len(unique))))
-    return _library(horizon, pools, library.members, np.vstack([library.counts, *unique]), shares)
+    stream = horizon.streams[cover_set.stream]
+    disaggregated = stream.candidates[int(cover_set.members[0])].phase is not Phase.COLOCATED
+    pools = _pools(reduced, cover_set.stream, cover_set.phase, disaggregated)
+    shares = np.pad(cover_set.shares, ((0, 0), (0, len(unique))))
+    return _cover_set(horizon, pools, cover_set.members, np.vstack([cover_set.counts, *unique]), shares)
 
 
 def within_limits(horizon: Horizon, counts: Ints) -> Ints:
@@ -157,7 +157,7 @@ def _ranked(pools: list[Pool], members: Ints, relaxed: Relaxed) -> list[tuple[fl
     return [(0.0, 0, np.zeros(len(members), np.int64)), *found, *singles]
 
 
-def _library(horizon: Horizon, pools: list[Pool], members: Ints, counts: Ints, shares: Floats) -> Library:
+def _cover_set(horizon: Horizon, pools: list[Pool], members: Ints, counts: Ints, shares: Floats) -> CoverSet:
     stream = pools[0].stream
     kinds = np.concatenate([pool.gpu_types for pool in pools])
     sizes = np.concatenate([pool.gpus for pool in pools])
@@ -170,7 +170,7 @@ def _library(horizon: Horizon, pools: list[Pool], members: Ints, counts: Ints, s
     carried = usable.sum(axis=1)
     fits = (demand == 0) | (sound & (carried >= demand * (1 - ROUNDING)))
     changes = _changes(horizon, counts, kinds, sizes) if horizon.tied else (None, None)
-    return Library(
+    return CoverSet(
         stream=stream,
         phase=pools[0].phase,
         members=members,
