@@ -63,8 +63,13 @@ from planner.transformer import (
 )
 
 MIXER_KERNELS = 2  # a norm with residual, and rope or gate
+HEAD_NORM_KERNELS = 1  # norms of query and key heads
+SPANNING_NORM_KERNELS = 3  # norms over all heads together: squares, then both scaled by what the ranks sum
+SPANNING_NORM_BYTES = 8  # one 32-bit sum of squares each for queries and keys [B]
+STATE_KERNELS = 4  # short convolution, gates, norm of the state's output, and their copies
 DENSE_KERNELS = 2  # a norm with residual, and the activation
-EXPERT_KERNELS = 1  # a norm with residual; the activation belongs to the grouped product
+EXPERT_KERNELS = 2  # a norm with residual, and the choice of experts; activation belongs to the product
+SHARED_KERNELS = 2  # the shared experts' activation, and their sum with the routed ones
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -217,7 +222,14 @@ def _mixer_operators(r: ReplicaSet, layer: Layer, tokens: Numbers) -> tuple[Oper
     mixer, hidden = layer.attention, r.model.hidden
     if mixer is None:
         return ()
+    kernels = MIXER_KERNELS
+    reduced = _reduce(r, tokens)
     if isinstance(mixer, Attention):
+        if mixer.spanning_norm:
+            kernels += SPANNING_NORM_KERNELS
+            reduced = reduced + all_reduce_time(r.all_reduce, tokens * SPANNING_NORM_BYTES)
+        elif mixer.qk_norm:
+            kernels += HEAD_NORM_KERNELS
         heads = mixer.heads * mixer.head_dim / r.tp
         keys = kv_heads_per_rank(mixer, r.tp) * mixer.head_dim if mixer.owns_kv else 0.0
         into = heads * (2 if mixer.gated else 1) + (1 if mixer.values_are_keys else 2) * keys
@@ -227,11 +239,12 @@ def _mixer_operators(r: ReplicaSet, layer: Layer, tokens: Numbers) -> tuple[Oper
     else:
         into, out = mixer.input_width / r.tp, mixer.output_width / r.tp
         rotated = into
+        kernels += STATE_KERNELS
     return (
         Operator("qkv projection", gemm_time(r.attention, tokens, into, hidden)),
         Operator("output projection", gemm_time(r.attention, tokens, hidden, out)),
-        Operator("all-reduce", _reduce(r, tokens)),
-        Operator("elementwise", _elementwise(r, tokens, 3.0 * hidden + 2.0 * rotated, MIXER_KERNELS)),
+        Operator("all-reduce", reduced),
+        Operator("elementwise", _elementwise(r, tokens, 3.0 * hidden + 2.0 * rotated, kernels)),
     )
 
 
@@ -295,14 +308,16 @@ def _expert_operators(r: ReplicaSet, block: MixtureOfExperts, tokens: Numbers) -
         routed = routed + gemm_time(r.body, tokens, width, hidden) + gemm_time(r.body, tokens, hidden, width)
     exchange = all_reduce_time(r.exchange, everyone * hidden * SIXTEEN_BIT)
     shared: tuple[Operator, ...] = ()
+    kernels = EXPERT_KERNELS
     if block.shared_intermediate:
+        kernels += SHARED_KERNELS
         shared = _dense_operators(r, tokens, block.matrices, block.shared_intermediate / r.tp)
     return (
         Operator("router", gemm_time(r.head, tokens, float(block.experts), hidden)),
         *shared,
         Operator("experts", routed),
         Operator("all-reduce", exchange),
-        Operator("elementwise", _elementwise(r, tokens, 3.0 * hidden, EXPERT_KERNELS)),
+        Operator("elementwise", _elementwise(r, tokens, 3.0 * hidden, kernels)),
     )
 
 

@@ -28,6 +28,9 @@ class Attention:
         False where the layer reads the cache of an earlier one: it projects and keeps no keys and values.
     values_are_keys : bool
         One projection serves as keys and values; the cache keeps both.
+    qk_norm, spanning_norm : bool
+        Queries and keys are normed, head by head or over all heads together; ranks that share the heads
+        have to sum what such a norm needs.
     """
 
     heads: int
@@ -41,6 +44,7 @@ class Attention:
     sinks: bool = False
     owns_kv: bool = True
     values_are_keys: bool = False
+    spanning_norm: bool = False
 
     def __post_init__(self) -> None:
         require_positive("attention", heads=self.heads, kv_heads=self.kv_heads, head_dim=self.head_dim)

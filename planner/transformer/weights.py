@@ -115,7 +115,8 @@ def _attention(a: Attention, hidden: int, tp: int) -> tuple[float, float]:
     if a.output_bias:
         vectors += hidden
     if a.qk_norm:
-        vectors += (2 if a.owns_kv else 1) * a.head_dim
+        normed = heads + kv_heads if a.spanning_norm else (2 if a.owns_kv else 1)
+        vectors += normed * a.head_dim
     if a.sinks:
         vectors += heads
     return matrices, vectors

@@ -82,6 +82,8 @@ class Family:
         The output projection has a bias where the queries have one.
     qk_norm : bool
         Where ``qk_norm_key``, if there is one, does not say.
+    spanning_norm : bool
+        Such a norm spans all heads, not one.
     tied : bool
         Whether the head shares the embeddings where the configuration does not say.
     norms, embedding_norms : int
@@ -112,6 +114,7 @@ class Family:
     mlp_bias_keys: tuple[str, ...] = ("mlp_bias",)
     qk_norm: bool = False
     qk_norm_key: str = ""
+    spanning_norm: bool = False
     sinks: bool = False
     attention_gate: bool = False
     tied: bool = False
@@ -165,7 +168,7 @@ FAMILIES: Mapping[str, Family] = {
     "internlm3": replace(_LLAMA, bias_keys=("qkv_bias",), output_bias=False),
     "seed_oss": replace(_LLAMA, attention_bias=True, output_bias=False),
     "smollm3": replace(_LLAMA, tied=True),
-    "olmo2": replace(_LLAMA, qk_norm=True),
+    "olmo2": replace(_LLAMA, qk_norm=True, spanning_norm=True),
     "glm": replace(_LLAMA, output_bias=False),
     "glm4": replace(_LLAMA, output_bias=False, norms=4),
     "chatglm": replace(_LLAMA, attention_bias=True, bias_keys=("add_qkv_bias",), output_bias=False),
@@ -203,14 +206,14 @@ FAMILIES: Mapping[str, Family] = {
     "falcon": _FALCON,
     # Experts
     "mixtral": Family(experts=Experts(width=_WIDTH)),
-    "olmoe": Family(qk_norm=True, experts=Experts(width=_WIDTH)),
+    "olmoe": Family(qk_norm=True, spanning_norm=True, experts=Experts(width=_WIDTH)),
     "qwen2_moe": replace(_QWEN2, experts=_QWEN_SHARED),
     "qwen3_moe": replace(_QWEN3, experts=Experts()),
     "qwen3_vl_moe_text": replace(_QWEN3, experts=Experts()),
     "glm4_moe": _GLM_MOE,
     "glm4v_moe_text": _GLM_MOE,
     "minimax_m2": Family(
-        qk_norm_key="use_qk_norm",
+        qk_norm_key="use_qk_norm", spanning_norm=True,
         experts=Experts(width=_WIDTH, shared=Shared.WIDTH, router_bias=True),
     ),
     "gpt_oss": Family(

@@ -68,13 +68,15 @@ def grouped_attention(reader: Reader, family: Family, hidden: int) -> Attention 
     if value_dim is not None and value_dim != head_dim:
         reader.problem("v_head_dim", f"differs from head_dim {head_dim}, which this version does not model")
     bias = reader.flag(family.bias_keys, family.attention_bias)
+    normed = reader.flag((family.qk_norm_key,), family.qk_norm) if family.qk_norm_key else family.qk_norm
     return Attention(
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
         bias=bias,
         output_bias=bias and family.output_bias,
-        qk_norm=reader.flag((family.qk_norm_key,), family.qk_norm) if family.qk_norm_key else family.qk_norm,
+        qk_norm=normed,
+        spanning_norm=normed and family.spanning_norm,
         gated=family.attention_gate and reader.flag(("attn_output_gate",), True),
         sinks=family.sinks,
     )
