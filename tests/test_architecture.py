@@ -24,7 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "plan", "lengths", "money", "traces", "queueing", "roofline", "collectives", "transformer",
         "documents.files", "documents.messages", "documents.names", "documents.schema_base",
         "documents.source", "documents.sourced", "documents.tree", "documents.yaml_text",
-        "documents.trace_columns", "documents.trace_times",
+        "documents.trace_columns", "documents.trace_times", "documents.published_file",
     ),
     ("memory", "traffic", "experts", "latent", "program", "fleet"),
     ("operators", "buckets"),
@@ -43,7 +43,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "documents.plan_schema", "documents.plan_extras", "documents.plan", "documents.fleet_schema",
     ),
     (
-        "lines", "infeasibility", "question",
+        "lines", "infeasibility", "question", "validation",
         "documents.schemas", "documents.shared_node", "documents.fleet", "documents.stock",
     ),
     ("assembly", "formulation", "moves", "supply"),
