@@ -13,6 +13,7 @@ import numpy as np
 
 from planner.capacity import batch_for_tokens, colocated_state
 from planner.collectives import kv_transfer_time, supports_world_size
+from planner.engines.formats import gpu_obstacle
 from planner.engines.legality import (
     EndPoint,
     legal_tp,
@@ -22,7 +23,7 @@ from planner.engines.legality import (
 from planner.errors import InfeasibleError, SpecError
 from planner.fleet import Deployed, Fleet, path_rate
 from planner.latency import OperatorTime, decode_breakdown, decode_step_time, prefill_breakdown, prompt_time
-from planner.memory import kv_capacity, memory_budgets, tightest
+from planner.memory import kv_capacity, memory_budgets, prefill_budget, tightest
 from planner.operators import ReplicaSet
 from planner.plan import MemoryBudget
 from planner.prediction import INTERVAL_Z, predict_fleet
@@ -105,6 +106,9 @@ class Configuration:
                 raise SpecError(f"prefill and decode do not work together: {broken}")
 
     def _check(self, replicas: Replicas) -> None:
+        obstacle = gpu_obstacle(replicas.gpu, self.engine)
+        if obstacle:
+            raise SpecError(obstacle)
         require_legal(self.model, replicas.parallelism, self.precision)
         if replicas.parallelism.num_gpus > replicas.gpu.node_size:
             needs = f"{replicas.parallelism} needs {replicas.parallelism.num_gpus} GPUs"
@@ -122,6 +126,10 @@ class Configuration:
             kv_cache=self.precision.kv_cache,
             block_size=self.engine.block_size,
         )
+
+    def budget(self, replicas: Replicas) -> int:
+        """Tokens in a step of `replicas`: what the engine takes on their GPU. [tok]"""
+        return prefill_budget(self.engine, replicas.gpu)
 
     @property
     def decoding(self) -> Replicas:
@@ -204,7 +212,7 @@ def predict(configuration: Configuration, load: Load) -> Prediction:
         kv_tokens=tokens,
         max_concurrency=slots,
         prefill=prefill_breakdown(
-            _set(c, c.prefill or c.decoding, 0.0), load.isl, 0.0, c.engine.prefill_token_budget
+            _set(c, c.prefill or c.decoding, 0.0), load.isl, 0.0, c.budget(c.prefill or c.decoding)
         ),
         decode=decode_breakdown(_set(c, c.decoding, 0.0), max(middle.batch, 1.0), load.isl + load.osl / 2),
         notes=tuple(notes),
@@ -220,7 +228,7 @@ def _memory(c: Configuration, replicas: Replicas, load: Load) -> tuple[MemoryBud
     engine = c.engine
     budgets = memory_budgets(
         c.model, c.precision, engine, replicas.gpu, replicas.parallelism,
-        engine.prefill_token_budget, engine.max_num_seqs,
+        c.budget(replicas), engine.max_num_seqs,
     )  # fmt: skip
     tokens = kv_capacity(c.model, c.precision, engine, replicas.parallelism, budgets)
     memory = tightest(budgets)
@@ -247,7 +255,7 @@ def smallest_layout(model: Model, precision: Precision, engine: Engine, gpu: GPU
         if gpu.node_size % (tp * pp) == 0 and pp <= model.num_layers and supports_world_size(gpu, tp)
     ]
     for layout in sorted(layouts, key=lambda p: (p.num_gpus, p.pp)):
-        budgets = memory_budgets(model, precision, engine, gpu, layout, engine.prefill_token_budget, 1)
+        budgets = memory_budgets(model, precision, engine, gpu, layout, prefill_budget(engine, gpu), 1)
         if tightest(budgets).fits:
             return layout
     return None
@@ -269,7 +277,8 @@ def _closed(c: Configuration, load: Load, slots: int, z: float) -> _Point:
     """Steady state of clients that send their next request when the last one ends.
 
     Fixed point of ``rate = concurrency / (ttft + (osl - 1) tpot)``: prompts find the queue of a stream of
-    that rate, at most of all other clients; sequences beyond the KV cache's slots wait for one.
+    that rate, at most of all other clients; sequences beyond the KV cache's slots wait for one. A first token
+    that the prefill side makes comes with the hand-over, and costs no decode step.
     """
     assert load.concurrency is not None
     clients = load.concurrency
@@ -278,6 +287,9 @@ def _closed(c: Configuration, load: Load, slots: int, z: float) -> _Point:
     r_prompt, r_decode = _set(c, prompts, z), _set(c, c.decoding, z)
     context = load.isl + load.osl / 2
     transfer = _transfer(c, load)
+    handed_over = c.colocated is None and c.engine.first_token_phase is Phase.PREFILL
+    steps = load.osl - 1 if handed_over else load.osl  # of a request on the decoding replicas
+    budget = float(c.budget(prompts))
     batch = admitted / c.decoding.count
     ttft = tpot = rate = service = 0.0
     for _ in range(_FIXED_POINT_STEPS):
@@ -287,19 +299,20 @@ def _closed(c: Configuration, load: Load, slots: int, z: float) -> _Point:
                 r_prompt,
                 load.isl,
                 0.0,
-                float(c.engine.prefill_token_budget),
+                budget,
                 decode_batch=batch,
                 context=context,
             )
             tpot = step + batch * float(time.stolen[0]) / c.colocated.parallelism.lanes / load.osl
         else:
-            time = prompt_time(r_prompt, load.isl, 0.0, float(c.engine.prefill_token_budget))
+            time = prompt_time(r_prompt, load.isl, 0.0, budget)
             tpot = step
         service = float(time.service[0])
-        unqueued = service + (0.0 if c.colocated else transfer + step) + (load.osl - 1) * tpot
+        first = 0.0 if c.colocated or handed_over else step
+        unqueued = service + transfer + first + (load.osl - 1) * tpot
         rate = _closed_rate(unqueued, service / prompts.parallelism.lanes, prompts.count, admitted)
         ttft = admitted / rate - (load.osl - 1) * tpot
-        fresh = rate * load.osl * tpot / c.decoding.count
+        fresh = rate * steps * tpot / c.decoding.count
         batch = 0.5 * (batch + min(max(fresh, 1e-3), admitted / c.decoding.count))
     beyond = (clients - admitted) / rate if clients > admitted else 0.0
     return _Point(ttft + beyond, tpot, rate, batch)
@@ -361,7 +374,7 @@ def _open(c: Configuration, load: Load, tokens: int, z: float) -> _Point:
     if c.colocated is None:
         batch = per_replica * load.osl * tpot.mean
     else:
-        limit = np.array([float(c.engine.prefill_token_budget)])
+        limit = np.array([float(c.budget(c.decoding))])
         slots = float(batch_for_tokens(np.array([float(tokens)]), traffic, 0.01)[0])
         state, _ = colocated_state(
             r,
@@ -403,7 +416,7 @@ def _deployed(c: Configuration, phase: Phase, pool: Replicas, rate: float, token
         parallelism=pool.parallelism,
         replicas=pool.count,
         rate=rate,
-        token_budget=c.engine.prefill_token_budget,
+        token_budget=c.budget(pool),
         kv_tokens=tokens,
         max_num_seqs=c.engine.max_num_seqs,
     )

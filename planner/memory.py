@@ -9,6 +9,7 @@ from planner.specs import (
     GPU,
     Engine,
     FeedForward,
+    MemoryTier,
     MixtureOfExperts,
     Model,
     Parallelism,
@@ -21,18 +22,27 @@ from planner.transformer import (
     stage_kv_bytes,
     stage_weight_bytes,
 )
-from planner.units import GIB
 
-SMALL_GPU_MEMORY = 70 * GIB  # engines default to fewer sequences below it [B]
-SMALL_GPU_SEQUENCES = 256
+PREFILL_SEQUENCES = 256  # most that a prefill replica starts with: few prompts fit into a step
 _REFERENCE_CONTEXT = 8192.0  # at which stages of a model with windows are compared [tok]
 
 
 def sequence_limit(engine: Engine, gpu: GPU, phase: Phase) -> int:
     """Sequences in a step of one attention rank, where nobody says how many."""
-    if phase is Phase.PREFILL or gpu.memory < SMALL_GPU_MEMORY:
-        return min(engine.max_num_seqs, SMALL_GPU_SEQUENCES)
-    return engine.max_num_seqs
+    tier = _tier(engine, gpu)
+    limit = engine.max_num_seqs if tier is None else tier.max_num_seqs
+    return min(limit, PREFILL_SEQUENCES) if phase is Phase.PREFILL else limit
+
+
+def prefill_budget(engine: Engine, gpu: GPU) -> int:
+    """Tokens in a step of a prefill replica, where nobody says how many. [tok]"""
+    tier = _tier(engine, gpu)
+    return engine.prefill_token_budget if tier is None else tier.prefill_token_budget
+
+
+def _tier(engine: Engine, gpu: GPU) -> MemoryTier | None:
+    """Defaults for a GPU of this memory; None where they are those of the largest GPUs."""
+    return next((tier for tier in engine.memory_tiers if gpu.memory < tier.below), None)
 
 
 def _widest(block: FeedForward | MixtureOfExperts | None) -> int:
@@ -65,6 +75,29 @@ def activation_bytes(
     return max(feed_forward, sampler)
 
 
+def step_bytes(
+    model: Model,
+    engine: Engine,
+    gpu: GPU,
+    parallelism: Parallelism,
+    max_num_batched_tokens: int,
+    max_num_seqs: int,
+) -> float:
+    """What one step takes on one GPU, as the engine allows for it. [B]
+
+    An engine that measures a step leaves room for just that. One with a `step_reserve` follows its rule,
+    ``fixed + tokens per_token + GPUs per_gpu``, and where a step takes more it does not run.
+    """
+    needed = activation_bytes(model, engine, parallelism.tp, max_num_batched_tokens, max_num_seqs)
+    rule = engine.step_reserve
+    if rule is None:
+        return needed
+    reserve = rule.fixed + max_num_batched_tokens * rule.per_token + parallelism.num_gpus * rule.per_gpu
+    if gpu.memory > rule.least_above:
+        reserve = max(reserve, rule.least)
+    return max(needed, reserve)
+
+
 def memory_budgets(
     model: Model,
     precision: Precision,
@@ -74,21 +107,31 @@ def memory_budgets(
     max_num_batched_tokens: int,
     max_num_seqs: int,
 ) -> tuple[MemoryBudget, ...]:
-    """Memory of one GPU of each pipeline stage."""
+    """Memory of one GPU of each pipeline stage.
+
+    Notes
+    -----
+    The parts add up to `usable`: what an engine does not take of the memory that is left beside weights
+    and steps (`free_share`) counts as reserved. Where nothing is left, `kv_cache` is what is missing.
+    """
     tp, pp = parallelism.tp, parallelism.pp
     usable = gpu.memory * engine.memory_utilization
-    activations = activation_bytes(model, engine, tp, max_num_batched_tokens, max_num_seqs)
-    reserved = engine.non_torch_single if parallelism.num_gpus == 1 else engine.non_torch_parallel
-    return tuple(
-        MemoryBudget(
-            weights=weights,
-            activations=activations,
-            reserved=reserved,
-            kv_cache=usable - weights - activations - reserved,
-            usable=usable,
+    activations = step_bytes(model, engine, gpu, parallelism, max_num_batched_tokens, max_num_seqs)
+    outside = engine.non_torch_single if parallelism.num_gpus == 1 else engine.non_torch_parallel
+    budgets = []
+    for weights in stage_weight_bytes(model, precision, tp, pp, parallelism.ep, parallelism.dp):
+        free = usable - weights - activations - outside
+        left = max(free, 0.0) * (1 - engine.free_share)
+        budgets.append(
+            MemoryBudget(
+                weights=weights,
+                activations=activations,
+                reserved=outside + left,
+                kv_cache=free - left,
+                usable=usable,
+            )
         )
-        for weights in stage_weight_bytes(model, precision, tp, pp, parallelism.ep, parallelism.dp)
-    )
+    return tuple(budgets)
 
 
 def kv_capacity(
@@ -121,7 +164,7 @@ def fewest_gpus(
     """Smallest tensor-parallel size of `sizes` at which the weights fit, None if none."""
     for tp in sorted(sizes):
         budgets = memory_budgets(
-            model, precision, engine, gpu, Parallelism(tp=tp), engine.prefill_token_budget, 1
+            model, precision, engine, gpu, Parallelism(tp=tp), prefill_budget(engine, gpu), 1
         )
         if tightest(budgets).fits:
             return tp

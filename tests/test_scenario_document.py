@@ -319,10 +319,13 @@ BAD = [
         "line 2: precision.kv_cache: is not supported by this version, got 'int4'",
     ),
     (
-        ("engine: vllm", "engine: sglang"),
-        "line 3: engine: is not supported by this version, got 'sglang' (choose",
+        ("engine: vllm", "engine: tgi"),
+        "line 3: engine: must be one of sglang, trtllm, vllm, got 'tgi'",
     ),
-    (("engine: vllm", "engine: vlm"), "line 3: engine: must be vllm, got 'vlm' (did you mean vllm?)"),
+    (
+        ("engine: vllm", "engine: vlm"),
+        "line 3: engine: must be one of sglang, trtllm, vllm, got 'vlm' (did you mean vllm?)",
+    ),
     (
         ("objective: cost", "objective: cots"),
         "line 19: objective: must be one of cost, gpus, power, throughput",

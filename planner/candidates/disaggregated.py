@@ -33,21 +33,26 @@ DECODE_TOKEN_BUDGET = 2048  # of a decode replica: recomputed sequences must fit
 def disaggregated(context: Context) -> CandidateSet:
     """Candidates of both pools, with the pairs that must not meet."""
     decode = fitting_replicas(context, Phase.DECODE, [DECODE_TOKEN_BUDGET])
-    prefill = fitting_replicas(context, Phase.PREFILL, [context.engine.prefill_token_budget])
+    prefill = fitting_replicas(context, Phase.PREFILL)
     if not prefill or not decode:  # what is there is kept, so that only what is missing is told
         return _decode_candidates(context, decode) if decode else CandidateSet(evaluated=len(prefill))
     rates = path_rates(context, prefill, decode)
-    prefill_set = _prefill_candidates(context, prefill, class_rates(context, rates))
+    classes = class_rates(context, rates)
+    prefill_sets = []
+    for budget in sorted({choice.token_budget for choice in prefill}):
+        rows = [i for i, choice in enumerate(prefill) if choice.token_budget == budget]
+        prefill_sets.append(_prefill_candidates(context, [prefill[i] for i in rows], classes[rows], budget))
     decode_set = _decode_candidates(context, decode)
-    merged = merge([prefill_set, decode_set])
+    merged = merge([*prefill_sets, decode_set])
     illegal = _illegal_pairs(context, merged, prefill, decode, rates)
     return replace(merged, illegal_pairs=illegal)
 
 
 def _prefill_candidates(
-    context: Context, prefill: Sequence[ReplicaChoice], class_rates: FloatArray
+    context: Context, prefill: Sequence[ReplicaChoice], class_rates: FloatArray, budget: int
 ) -> CandidateSet:
-    """Prefill replicas in every transfer class that some decode replica needs, slowest first."""
+    """Prefill replicas of one token budget in every transfer class that some decode replica needs, slowest
+    first."""
     choices = [
         replace(choice, path_rate=float(rate), first_step=step)
         for i, choice in enumerate(prefill)
@@ -56,7 +61,7 @@ def _prefill_candidates(
     ]
     if not choices:
         return CandidateSet(evaluated=len(prefill))
-    traffic, service, budget = context.traffic, context.service, context.engine.prefill_token_budget
+    traffic, service = context.traffic, context.service
     queues = prompt_queues(context.replicas(prefill), traffic, float(budget))
     position = {c.replica: i for i, c in enumerate(prefill)}
     replica = np.array([position[c.replica] for c in choices])
@@ -98,7 +103,8 @@ def _prefill_memory_rate(
 
     A prompt holds its blocks from the start of its step to the end of its transfer.
     """
-    traffic, budget = context.traffic, context.engine.prefill_token_budget
+    traffic = context.traffic
+    budget = np.array([float(c.token_budget) for c in choices])
     tokens = np.array([float(c.kv_tokens) for c in choices])
     weights = traffic.isl_weights * traffic.isl
     held = weights @ (transfer + context.miss)  # tokens x time while the transfer runs

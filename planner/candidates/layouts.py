@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from planner.candidates.context import Context, ReplicaChoice
 from planner.collectives import supports_world_size
-from planner.engines.formats import kv_obstacle, weights_obstacle
+from planner.engines.formats import gpu_obstacle, kv_obstacle, weights_obstacle
 from planner.engines.legality import legal_tp
-from planner.memory import kv_capacity, memory_budgets, sequence_limit, tightest
+from planner.memory import kv_capacity, memory_budgets, prefill_budget, sequence_limit, tightest
 from planner.specs import FleetItem, LatentAttention, MixtureOfExperts, Parallelism, Phase, Precision
 from planner.transformer import equivalent_tokens
 from planner.units import GIB
@@ -65,8 +65,13 @@ def _expert_layouts(
     return [p for p in spread if all(block.experts % p.ep == 0 for block in routed)]
 
 
-def fitting_replicas(context: Context, phase: Phase, budgets: Sequence[int]) -> list[ReplicaChoice]:
-    """Every way to build a replica of `phase` that fits; the others are noted with the reason."""
+def fitting_replicas(
+    context: Context, phase: Phase, budgets: Sequence[int] | None = None
+) -> list[ReplicaChoice]:
+    """Every way to build a replica of `phase` that fits; the others are noted with the reason.
+
+    `budgets` are limits on the tokens of a step; None: what the engine takes on each GPU.
+    """
     return [
         choice
         for index, item in enumerate(context.fleet)
@@ -74,7 +79,7 @@ def fitting_replicas(context: Context, phase: Phase, budgets: Sequence[int]) -> 
         for precision in context.formats
         if _runs(context, item, phase, precision)
         for layout in parallelisms(context, item, phase, precision)
-        for budget in budgets
+        for budget in budgets or (prefill_budget(context.engine, item.gpu),)
         if (choice := _choice(context, phase, index, precision, layout, budget)) is not None
     ]
 
@@ -92,10 +97,10 @@ def _available(context: Context, item: FleetItem, phase: Phase) -> bool:
 
 
 def _runs(context: Context, item: FleetItem, phase: Phase, precision: Precision) -> bool:
-    """Whether the GPU has kernels for the weights and, where it is not the user who says so, the engine keeps
-    the KV cache."""
+    """Whether the engine runs on the GPU, has kernels for the weights and, where it is not the user who says
+    so, keeps the KV cache."""
     model, engine = context.service.model, context.engine
-    reason = weights_obstacle(precision, item.gpu, engine)
+    reason = gpu_obstacle(item.gpu, engine) or weights_obstacle(precision, item.gpu, engine)
     if not reason and context.service.choices:
         reason = kv_obstacle(model, precision.kv_cache, item.gpu, engine)
     if reason:

@@ -13,7 +13,7 @@ from planner.configuration import default_precision
 from planner.engines import load_engine
 from planner.engines.legality import require_legal
 from planner.errors import SpecError
-from planner.memory import kv_capacity, memory_budgets
+from planner.memory import kv_capacity, memory_budgets, prefill_budget
 from planner.specs import Parallelism
 from planner.transformer import equivalent_tokens, kv_bytes_per_sequence, kv_bytes_per_token, stage_layers
 from planner.units import GIB
@@ -31,7 +31,7 @@ def memory(**given: Any) -> None:
     parallelism = Parallelism(tp=given["tp"], pp=given["pp"], ep=given["ep"], dp=given["dp"])
     precision = default_precision(model, given["precision"], given["kv_cache_dtype"])
     require_legal(model, parallelism, precision)
-    batched = given["max_num_batched_tokens"] or engine.prefill_token_budget
+    batched = given["max_num_batched_tokens"] or prefill_budget(engine, gpu)
     sequences = given["max_num_seqs"] or engine.max_num_seqs
     budgets = memory_budgets(model, precision, engine, gpu, parallelism, batched, sequences)
     tokens = kv_capacity(model, precision, engine, parallelism, budgets)
@@ -53,6 +53,7 @@ def memory(**given: Any) -> None:
         "fits": min(b.kv_cache for b in budgets) > 0,
         "driver_memory_gib": gpu.memory / GIB,
         "memory_utilization": engine.memory_utilization,
+        "free_share": engine.free_share,
         "stages": [
             {
                 "layers": layers,

@@ -47,10 +47,11 @@ from planner.documents.supply import bytes_per_second
 from planner.documents.tree import KeyPath, Tree, dotted, only
 from planner.documents.yaml_text import parse_tree
 from planner.engines import engine_names, load_engine
+from planner.engines.formats import gpu_obstacle
 from planner.engines.legality import EndPoint, nearest_legal_tp, pair_violations, parallelism_violations
 from planner.errors import Problem, SpecError
 from planner.fleet import Deployed, Fleet
-from planner.memory import kv_capacity, memory_budgets, sequence_limit, tightest
+from planner.memory import kv_capacity, memory_budgets, prefill_budget, sequence_limit, tightest
 from planner.operators import ReplicaSet
 from planner.plan import MemoryBudget
 from planner.specs import (
@@ -341,7 +342,7 @@ def _group(index: int, document: FleetGroupDocument, gpu: GPU, served: _Served) 
         item=within_node(item) if document.same_node else item,
         layout=layout,
         precision=served.precision if own is None else Precision.of(served.model, own.weights, own.kv_cache),
-        token_budget=document.max_num_batched_tokens or engine.prefill_token_budget,
+        token_budget=document.max_num_batched_tokens or prefill_budget(engine, gpu),
         max_num_seqs=document.max_num_seqs or layout.dp * sequence_limit(engine, gpu, document.phase),
         low=float(prompts.min or 0) if prompts is not None else 0.0,
         high=prompts.max + 1.0 if prompts is not None and prompts.max is not None else math.inf,
@@ -384,6 +385,9 @@ def _check_layout(tree: Tree, served: _Served, group: _Group) -> Iterator[Proble
     """A replica is one that the engine runs, within a node, on kernels that are known."""
     model, layout, item, i = served.model, group.layout, group.item, group.index
     broken: set[str] = set()  # sizes, each told once
+    obstacle = gpu_obstacle(group.gpu, served.engine)
+    if obstacle:
+        yield tree.problem(("groups", i, "gpu"), obstacle)
     for violation in parallelism_violations(model, layout, group.precision):
         key = violation.rule.partition(".")[0]
         if key not in broken:

@@ -39,6 +39,7 @@ from planner.documents.schema_base import (
 from planner.documents.supply_rules import check_fleet, check_supply
 from planner.documents.supply_schema import MAX_GPUS, FleetItemDocument, PowerDocument, ZoneDocument
 from planner.documents.tree import Tree
+from planner.engines import engine_names
 from planner.errors import Problem
 from planner.specs import ColocatedUse, Dtype, Objective, Routing, SpareScope
 
@@ -303,9 +304,7 @@ class ServedDocument(DocumentModel):
 
     model: ModelSource | None = Field(default=None, description=_MODEL)
     precision: PrecisionDocument = Field(default=PrecisionDocument(), description="Number formats.")
-    engine: Annotated[str, Choice(("vllm",), reserved=("sglang", "trtllm"))] = Field(
-        default="vllm", description="Serving engine."
-    )
+    engine: Annotated[str, Choice(engine_names())] = Field(default="vllm", description="Serving engine.")
     workload: WorkloadDocument | None = Field(default=None, description=_TRAFFIC)
     slo: SloDocument | None = Field(default=None, description=_SLO)
 

@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from planner.documents.engine import load_engine_file
-from planner.documents.names import unknown_name
+from planner.documents.names import did_you_mean
 from planner.errors import SpecError
 from planner.specs import Engine
 
@@ -31,5 +31,6 @@ def load_engine(name: str) -> Engine:
     for known in engine_names():
         if known == name.lower():
             return load_engine_file(_FOLDER / f"{known}.yaml")
-    rule, suggestion = unknown_name("engine", name, engine_names())
-    raise SpecError(f"{rule} {name!r}: {suggestion}")
+    meant = did_you_mean(name, engine_names())
+    known = f"known: {', '.join(engine_names())}"
+    raise SpecError(f"unknown engine {name!r}: {f'{meant} {known}' if meant else known}")

@@ -24,6 +24,13 @@ def kv_choices(model: Model) -> tuple[Dtype, ...]:
     return tuple(dict.fromkeys((own, own if own.is_16_bit else sixteen, Dtype.FP8)))
 
 
+def gpu_obstacle(gpu: GPU, engine: Engine) -> str:
+    """Why the engine does not run on `gpu` at all; empty where it does."""
+    if gpu.architecture in engine.architectures:
+        return ""
+    return f"{engine.name} does not run on {gpu.architecture} GPUs"
+
+
 def weights_obstacle(precision: Precision, gpu: GPU, engine: Engine) -> str:
     """Why `gpu` cannot run the weights; empty where it can, natively or stored beside 16-bit arithmetic."""
     formats = {precision.weights, precision.of_attention, precision.of_experts}

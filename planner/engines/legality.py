@@ -33,6 +33,9 @@ WEIGHT_BLOCKS = {Dtype.FP8_BLOCK: 128, Dtype.INT4: 128}
 EXPERT_BLOCKS = {Dtype.FP8_BLOCK: 128}
 """The same for routed experts; kernels of other formats pad what is cut within a group."""
 
+_ALIKE = "SGLang and TensorRT-LLM cut alike"
+"""Layouts are cut by the same rules in every engine here; each rule was read where its source says."""
+
 MAX_TP = 8
 """Default upper end of the sizes looked at: the GPUs of the usual node."""
 
@@ -104,20 +107,20 @@ def _mixer_violations(mixer: Mixer, tp: int) -> Iterator[Violation]:
                 yield Violation(
                     rule=f"tp.state_{what}",
                     reason=f"TP {tp} does not divide the {count} {what} of the {mixer.kind} layers",
-                    source="vLLM, model code: states are cut by heads and groups",
+                    source=f"vLLM, model code: states are cut by heads and groups; {_ALIKE}",
                 )
         return
     if mixer.heads % tp:
         yield Violation(
             rule="tp.heads",
             reason=f"TP {tp} does not divide the {mixer.heads} attention heads",
-            source="vLLM, ModelConfig.verify_with_parallel_config",
+            source=f"vLLM, ModelConfig.verify_with_parallel_config; {_ALIKE}",
         )
     if isinstance(mixer, Attention) and mixer.owns_kv and mixer.kv_heads % tp and tp % mixer.kv_heads:
         yield Violation(
             rule="tp.kv_heads",
             reason=f"TP {tp} and the {mixer.kv_heads} KV heads do not divide one another",
-            source="vLLM, model code: KV heads are cut evenly or replicated evenly",
+            source=f"vLLM, model code: KV heads are cut evenly or replicated evenly; {_ALIKE}",
         )
 
 
@@ -142,13 +145,13 @@ def _cut_violations(
         yield Violation(
             rule="tp.feed_forward",
             reason=f"TP {tp} does not divide the {what} {width}",
-            source="vLLM, parallel linear layers",
+            source=f"vLLM, parallel linear layers; {_ALIKE}",
         )
     elif (width // tp) % edge:
         yield Violation(
             rule="tp.weight_block",
             reason=f"TP {tp} cuts the {what} {width} into {width // tp}, within a block of {edge}",
-            source=f"vLLM, {dtype} linear layers",
+            source=f"vLLM, {dtype} linear layers; {_ALIKE}",
         )
 
 
@@ -158,7 +161,7 @@ def _vocabulary_violations(model: Model, tp: int) -> Iterator[Violation]:
         yield Violation(
             rule="tp.vocabulary",
             reason=f"TP {tp} does not divide the padded vocabulary {padded}",
-            source="vLLM, VocabParallelEmbedding",
+            source=f"vLLM, VocabParallelEmbedding; {_ALIKE}",
         )
 
 
@@ -244,13 +247,13 @@ def expert_violations(
             yield Violation(
                 rule="ep.experts",
                 reason=f"EP {ep} does not divide the {experts} experts{copies}; {extra} redundant would do",
-                source="vLLM, expert placement",
+                source=f"vLLM, expert placement; {_ALIKE}",
             )
     if ep not in (1, ranks):
         yield Violation(
             rule="ep.ranks",
             reason=f"EP {ep} is neither 1 nor the {ranks} ranks of TP and DP",
-            source="vLLM, --enable-expert-parallel spreads experts over all ranks",
+            source="vLLM, --enable-expert-parallel spreads experts over all ranks; mixtures are not modelled",
         )
 
 
@@ -341,6 +344,12 @@ def _block_size(prefill: EndPoint, decode: EndPoint, model: Model) -> str | None
     )
 
 
+def _equal_block_size(prefill: EndPoint, decode: EndPoint, model: Model) -> str | None:
+    if decode.block_size == prefill.block_size:
+        return None
+    return f"blocks differ: {prefill.block_size} and {decode.block_size} tokens"
+
+
 def _hybrid_block_size(prefill: EndPoint, decode: EndPoint, model: Model) -> str | None:
     if prefill.block_size == decode.block_size or not _has(model, StateMixer):
         return None
@@ -354,6 +363,13 @@ def _decode_pp(prefill: EndPoint, decode: EndPoint, model: Model) -> str | None:
     if decode.parallelism.pp == 1:
         return None
     return f"the decode side has {decode.parallelism.pp} pipeline stages; it must have one"
+
+
+def _decode_pp_matches(prefill: EndPoint, decode: EndPoint, model: Model) -> str | None:
+    p, d = prefill.parallelism.pp, decode.parallelism.pp
+    if d in (1, p):
+        return None
+    return f"the decode side has {d} pipeline stages; it must have one, or the {p} of the prefill side"
 
 
 def _tp_divides(prefill: EndPoint, decode: EndPoint, model: Model) -> str | None:
@@ -378,8 +394,10 @@ _CHECKS: dict[PairCheck, Callable[[EndPoint, EndPoint, Model], str | None]] = {
     PairCheck.VENDOR: _vendor,
     PairCheck.KV_DTYPE: _kv_dtype,
     PairCheck.BLOCK_SIZE: _block_size,
+    PairCheck.EQUAL_BLOCK_SIZE: _equal_block_size,
     PairCheck.HYBRID_BLOCK_SIZE: _hybrid_block_size,
     PairCheck.DECODE_PP: _decode_pp,
+    PairCheck.DECODE_PP_MATCHES: _decode_pp_matches,
     PairCheck.TP_DIVIDES: _tp_divides,
     PairCheck.TP_FAN_OUT: _tp_fan_out,
 }

@@ -84,12 +84,16 @@ def prompt_pool(fleet: Fleet, traffic: Traffic, z: float) -> list[PromptGroup]:
 def first_tokens(
     fleet: Fleet, prompts: PromptGroup, decode: Sequence[DecodeGroup], traffic: Traffic
 ) -> Component:
-    """TTFT of the requests that one prefill group takes."""
+    """TTFT of the requests that one prefill group takes.
+
+    A first token that the prefill side makes comes with the hand-over, and waits for no decode step.
+    """
     queues = prompts.queues
+    steps = fleet.engine.first_token_phase is Phase.DECODE
     points, weights = [], []
     for d in decode:
         transfer = _transfer(fleet, prompts.group, d.group, traffic)
-        for share, step in d.first_steps:
+        for share, step in d.first_steps if steps else [(1.0, 0.0)]:
             points.append(transfer + step)
             weights.append(d.share * share * traffic.isl_weights)
     after = np.concatenate(points)

@@ -574,12 +574,14 @@ def print_memory(document: dict[str, Any], width: int) -> None:
     sizes = document["parallelism"]
     layout = " ".join(f"{name.upper()}{n}" for name, n in sizes.items() if n > 1 or name == "tp")
     formats = document["precision"]
+    share = document["free_share"]
     console.print(Text(f"{document['model']} on {document['gpu']} {layout}", style="bold"))
     console.print(
         Text(
             f"weights {formats['weights']}, attention {formats['attention']}, experts {formats['experts']}, "
             f"KV cache {formats['kv_cache']}; {document['driver_memory_gib']:.2f} GiB per GPU, "
-            f"{document['memory_utilization']:.0%} of it for the engine\n"
+            f"{document['memory_utilization']:.0%} of it for the engine"
+            f"{f', {share:.0%} of what is left for KV cache' if share < 1 else ''}\n"
         )
     )
     stages = document["stages"]

@@ -4,7 +4,7 @@ Every number is in a base unit: s, B, FLOP, FLOP/s, B/s, tok, req/s, W; money is
 read into these types by :mod:`planner.documents`, the only place that converts units.
 """
 
-from planner.specs.engines import Engine, PairRule, TransferCosts
+from planner.specs.engines import Engine, MemoryTier, PairRule, StepReserve, TransferCosts
 from planner.specs.gpus import (
     GPU,
     AllReduceCoefficients,
@@ -19,6 +19,7 @@ from planner.specs.gpus import (
     PrefillAttentionCoefficients,
 )
 from planner.specs.kinds import (
+    Admission,
     CalibrationStatus,
     ColocatedUse,
     Dtype,
@@ -63,6 +64,7 @@ from planner.specs.scenarios import (
 
 __all__ = [
     "GPU",
+    "Admission",
     "AllReduceCoefficients",
     "Attention",
     "Calibration",
@@ -82,6 +84,7 @@ __all__ = [
     "LayerRun",
     "Lengths",
     "Marginal",
+    "MemoryTier",
     "Metric",
     "Mixer",
     "MixtureOfExperts",
@@ -109,6 +112,7 @@ __all__ = [
     "SpareScope",
     "StateMixer",
     "Statistic",
+    "StepReserve",
     "TransferCosts",
     "Workload",
     "line_name",

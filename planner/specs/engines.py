@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planner.specs.kinds import Dtype, PairCheck, Phase, SchedulerPolicy
+from planner.specs.kinds import Admission, Dtype, PairCheck, Phase, SchedulerPolicy
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +37,41 @@ class TransferCosts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryTier:
+    """Limits that an engine starts with on GPUs of less memory than `below` [B].
+
+    `max_num_seqs` sequences in a step; `prefill_token_budget` tokens in a step. [tok]
+    """
+
+    below: float
+    max_num_seqs: int
+    prefill_token_budget: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepReserve:
+    """What an engine sets aside on each GPU for its steps, by a rule of thumb instead of a measurement.
+
+    Attributes
+    ----------
+    fixed : float
+        For metadata and captured graphs. [B]
+    per_token : float
+        Per token of the largest step. [B/tok]
+    per_gpu : float
+        Per GPU of the replica. [B]
+    least : float
+        At least this much on GPUs with more memory than `least_above`. [B]
+    """
+
+    fixed: float
+    per_token: float
+    per_gpu: float
+    least: float
+    least_above: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PairRule:
     """A condition on prefill and decode replicas that one version of an engine sets, and who says so."""
 
@@ -56,12 +91,23 @@ class Engine:
         Multipliers on kernel time of decode steps and prompts. [1]
     memory_utilization : float
         Share of a GPU's memory that the engine takes.
+    free_share : float
+        Share of what weights, activations and reserves leave of it that becomes KV cache. [1]
+    step_reserve : StepReserve or None
+        Where the engine sets memory for its steps aside by a rule; None where it measures a step.
     non_torch_single, non_torch_parallel : float
         Memory outside the allocator (context, NCCL buffers) at TP 1 and above. [B]
     logits_bytes_per_entry : float
         Peak sampler memory per sequence and vocabulary entry. [B]
+    admission : Admission
+        What a request asks of the KV cache before it starts. The capacity model counts whole lengths,
+        prompt and output, for every engine (``Traffic.reserved``), so that a plan's KV caches hold what
+        is under way without preemption; the simulator starts prompts and grows sequences block by
+        block, as paged engines do.
     max_num_seqs : int
         Default limit of sequences in a step.
+    memory_tiers : tuple of MemoryTier
+        Other defaults on GPUs with less memory, ascending.
     token_budgets : tuple of int
         Values of max_num_batched_tokens worth trying for colocated replicas. [tok]
     prefill_token_budget : int
@@ -75,6 +121,8 @@ class Engine:
         Tokens of a KV block.
     first_token_phase : Phase
         Which side emits the first token under disaggregation.
+    architectures : tuple of str
+        GPUs that the engine runs on.
     weight_only_dtypes : tuple of Dtype
         Weight formats that run with 16-bit arithmetic where a GPU has no such tensor cores.
     load_time_dtypes : tuple of Dtype
@@ -90,21 +138,26 @@ class Engine:
     name: str
     version: str
     scheduler: SchedulerPolicy
+    admission: Admission
     step_overhead: float
     sequence_overhead: float
     decode_scale: float
     prefill_scale: float
     memory_utilization: float
+    free_share: float
+    step_reserve: StepReserve | None
     non_torch_single: float
     non_torch_parallel: float
     logits_bytes_per_entry: float
     max_num_seqs: int
+    memory_tiers: tuple[MemoryTier, ...]
     token_budgets: tuple[int, ...]
     prefill_token_budget: int
     graph_batch_sizes: tuple[int, ...]
     eager_overhead: float
     block_size: int
     first_token_phase: Phase
+    architectures: tuple[str, ...]
     weight_only_dtypes: tuple[Dtype, ...]
     load_time_dtypes: tuple[Dtype, ...]
     fp8_kv_architectures: tuple[str, ...]

@@ -123,14 +123,27 @@ class SchedulerPolicy(StrEnum):
     PREFILL_FIRST = "prefill_first"
 
 
+class Admission(StrEnum):
+    """What an engine asks of the KV cache before it starts a request.
+
+    Paged: blocks for the prompt; what grows beyond the cache is preempted. Reserve: blocks for the prompt and
+    the longest output the request may have, so that nothing is preempted.
+    """
+
+    PAGED = "paged"
+    RESERVE = "reserve"
+
+
 class PairCheck(StrEnum):
     """What an engine may ask of a prefill and a decode replica before they exchange KV caches."""
 
     VENDOR = "vendor"
     KV_DTYPE = "kv_dtype"
     BLOCK_SIZE = "block_size"
+    EQUAL_BLOCK_SIZE = "equal_block_size"
     HYBRID_BLOCK_SIZE = "hybrid_block_size"
     DECODE_PP = "decode_pp"
+    DECODE_PP_MATCHES = "decode_pp_matches"
     TP_DIVIDES = "tp_divides"
     TP_FAN_OUT = "tp_fan_out"
 
