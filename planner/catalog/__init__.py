@@ -38,6 +38,7 @@ __all__ = [
     "load_model",
     "load_traffic",
     "model_names",
+    "model_variants",
     "names_file",
     "traffic_names",
     "traffic_of",
@@ -170,6 +171,13 @@ def _models_by_name() -> dict[str, _Named]:
 def model_names() -> tuple[str, ...]:
     """Canonical names of the catalogue's models, in its order."""
     return tuple(entry.ids[0] for entry in _models())
+
+
+def model_variants(name: str) -> tuple[str, ...]:
+    """Other published checkpoints of a model of the catalogue: the same shape in other formats."""
+    folded = name.strip().lower()
+    entries = (e for e in _models() if folded in {id_.lower() for id_ in (*e.ids, *e.variants)})
+    return tuple(id_ for entry in entries for id_ in entry.variants if id_.lower() != folded)
 
 
 def _exists(path: Path) -> bool:

@@ -58,6 +58,7 @@ def expert_block(reader: Reader, family: Family, experts: Experts) -> MixtureOfE
         shared_intermediate=shared,
         shared_gate=experts.shared_gate and shared > 0,
         router_bias=experts.router_bias if topk_method is None else topk_method == "noaux_tc",
+        wide_router=experts.wide_router,
         expert_bias=experts.expert_bias,
         latent=reader.whole("moe_latent_size"),
     )

@@ -60,6 +60,7 @@ class Experts:
     shared: Shared = Shared.NONE
     shared_gate: bool = False
     router_bias: bool = False
+    wide_router: bool = False
     expert_bias: bool = False
     leading: bool = False
     step: str = ""
@@ -154,7 +155,7 @@ _SPARSE = replace(_DEEPSEEK, indexer=True)
 _QWEN3_HYBRID = replace(_QWEN3, attention_gate=True, hybrid=Hybrid.GATED_DELTA)
 _GLM_MOE = Family(
     output_bias=False, qk_norm_key="use_qk_norm",
-    experts=Experts(shared=Shared.COUNT, router_bias=True, leading=True),
+    experts=Experts(shared=Shared.COUNT, router_bias=True, wide_router=True, leading=True),
 )  # fmt: skip
 
 FAMILIES: Mapping[str, Family] = {
@@ -214,7 +215,7 @@ FAMILIES: Mapping[str, Family] = {
     "glm4v_moe_text": _GLM_MOE,
     "minimax_m2": Family(
         qk_norm_key="use_qk_norm", spanning_norm=True,
-        experts=Experts(width=_WIDTH, shared=Shared.WIDTH, router_bias=True),
+        experts=Experts(width=_WIDTH, shared=Shared.WIDTH, router_bias=True, wide_router=True),
     ),
     "gpt_oss": Family(
         attention_bias=True, sinks=True, pattern=2,
