@@ -56,6 +56,15 @@ def changed_formats(service: Service, groups: Sequence[Group]) -> list[str]:
     ]
 
 
+def speculation_note(service: Service, alone: bool = True) -> str:
+    """What to say of a service that decodes with a draft."""
+    of = "" if alone else f" of {service.name}"
+    return (
+        f"speculative decoding{of} as given: {service.speculation}; requests may differ in what is accepted, "
+        "which TPOT percentiles leave out, and tokens come in bursts, which TPOT does not show"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Assembly:
     """Makes plans that answer `questions`, each with its own part of the plan's solution."""
@@ -114,6 +123,9 @@ class Assembly:
         for q in self.questions:
             lines.append(f"engine {q.engine.name} {q.engine.version}: {q.engine.provenance}")
             lines.append(f"model {q.service.model.name}: {q.service.model.source}")
+            if q.service.speculation is not None:
+                given = f"{q.service.speculation}: given by the user"
+                lines.append(f"speculative decoding of {q.service.model.name}: {given}")
             workload = q.service.workload
             if workload.citation:
                 lines.append(f"traffic {workload.name}: {workload.citation}")
@@ -317,6 +329,8 @@ class _Answer:
         if service.workload.note:
             yield service.workload.note
         yield from changed_formats(service, own)
+        if service.speculation is not None:
+            yield speculation_note(service, self.question.alone)
         asked = self.question.document.get("workload")
         if scenario.objective is Objective.THROUGHPUT and "request_rate" in (asked or {}):
             yield "request_rate is not used: objective throughput looks for the largest rate"

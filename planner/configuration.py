@@ -23,7 +23,7 @@ from planner.engines.legality import (
 from planner.errors import InfeasibleError, SpecError
 from planner.fleet import Deployed, Fleet, path_rate
 from planner.latency import OperatorTime, decode_breakdown, decode_step_time, prefill_breakdown, prompt_time
-from planner.memory import kv_capacity, memory_budgets, prefill_budget, tightest
+from planner.memory import kv_capacity, memory_budgets, prefill_budget, tightest, verified_sequences
 from planner.operators import ReplicaSet
 from planner.plan import MemoryBudget
 from planner.prediction import INTERVAL_Z, predict_fleet
@@ -42,9 +42,11 @@ from planner.specs import (
     Routing,
     Service,
     Slo,
+    Speculation,
     Workload,
+    tokens_per_step,
 )
-from planner.traffic import Traffic
+from planner.traffic import Traffic, unaccepted_tokens
 from planner.transformer import equivalent_tokens, kv_bytes, kv_bytes_per_token
 from planner.units import GIB
 
@@ -84,7 +86,7 @@ class Load:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Configuration:
-    """A model on given replicas: colocated, or prefill and decode."""
+    """A model on given replicas: colocated, or prefill and decode; `speculation`: with a draft."""
 
     model: Model
     precision: Precision
@@ -92,6 +94,7 @@ class Configuration:
     colocated: Replicas | None = None
     prefill: Replicas | None = None
     decode: Replicas | None = None
+    speculation: Speculation | None = None
 
     def __post_init__(self) -> None:
         if (self.colocated is None) == (self.prefill is None or self.decode is None):
@@ -130,6 +133,10 @@ class Configuration:
     def budget(self, replicas: Replicas) -> int:
         """Tokens in a step of `replicas`: what the engine takes on their GPU. [tok]"""
         return prefill_budget(self.engine, replicas.gpu)
+
+    def sequences(self, replicas: Replicas) -> int:
+        """Sequences in a step of `replicas`: what the engine takes, and a step verifies the drafts of."""
+        return verified_sequences(self.engine.max_num_seqs, self.budget(replicas), self.speculation)
 
     @property
     def decoding(self) -> Replicas:
@@ -187,8 +194,10 @@ def predict(configuration: Configuration, load: Load) -> Prediction:
     memory, tokens = _memory(c, c.decoding, load)
     if c.prefill is not None:
         _memory(c, c.prefill, load)
-    sequence = float(equivalent_tokens(c.model, c.precision.kv_cache, load.isl + load.osl))
+    sequence = _sequence_tokens(c, load)
     slots = int(tokens // sequence) * c.decoding.count
+    if c.speculation is not None:  # a step verifies the drafts of so many
+        slots = min(slots, c.sequences(c.decoding) * c.decoding.count)
     if load.rate is not None:
         middle, low, high = (_open(c, load, tokens, z) for z in (0.0, -INTERVAL_Z, INTERVAL_Z))
     else:
@@ -200,6 +209,8 @@ def predict(configuration: Configuration, load: Load) -> Prediction:
         )
     if "estimated" in {str(x.gpu.calibration.status) for x in (c.colocated, c.prefill, c.decode) if x}:
         notes.append("the GPU's calibration is estimated, not measured")
+    if c.speculation is not None:
+        notes.append(f"speculative decoding as given: {c.speculation}")
     return Prediction(
         ttft=middle.ttft,
         tpot=middle.tpot,
@@ -220,7 +231,14 @@ def predict(configuration: Configuration, load: Load) -> Prediction:
 
 
 def _set(c: Configuration, replicas: Replicas, z: float) -> ReplicaSet:
-    return ReplicaSet.of(c.model, c.precision, c.engine, [(replicas.gpu, replicas.parallelism)], z)
+    replica = [(replicas.gpu, replicas.parallelism)]
+    return ReplicaSet.of(c.model, c.precision, c.engine, replica, z, c.speculation)
+
+
+def _sequence_tokens(c: Configuration, load: Load) -> float:
+    """What a sequence needs of a KV cache by its end. [tok]"""
+    kept = float(equivalent_tokens(c.model, c.precision.kv_cache, load.isl + load.osl))
+    return kept + unaccepted_tokens(c.model, c.precision.kv_cache, c.speculation)
 
 
 def _memory(c: Configuration, replicas: Replicas, load: Load) -> tuple[MemoryBudget, int]:
@@ -228,14 +246,14 @@ def _memory(c: Configuration, replicas: Replicas, load: Load) -> tuple[MemoryBud
     engine = c.engine
     budgets = memory_budgets(
         c.model, c.precision, engine, replicas.gpu, replicas.parallelism,
-        c.budget(replicas), engine.max_num_seqs,
+        c.budget(replicas), c.sequences(replicas), c.speculation,
     )  # fmt: skip
     tokens = kv_capacity(c.model, c.precision, engine, replicas.parallelism, budgets)
     memory = tightest(budgets)
-    need = math.ceil(equivalent_tokens(c.model, c.precision.kv_cache, load.isl + load.osl))
+    need = math.ceil(_sequence_tokens(c, load))
     if memory.fits and tokens >= need * replicas.parallelism.dp:
         return memory, tokens
-    fewest = smallest_layout(c.model, c.precision, engine, replicas.gpu)
+    fewest = smallest_layout(c.model, c.precision, engine, replicas.gpu, c.speculation)
     binding = f"memory of {replicas.gpu.name} {replicas.parallelism} for {c.model.name}"
     one_node = f"no layout of one node of {replicas.gpu.node_size} GPUs fits"
     hints = (f"the smallest layout that fits is {fewest}",) if fewest else (one_node,)
@@ -246,7 +264,9 @@ def _memory(c: Configuration, replicas: Replicas, load: Load) -> tuple[MemoryBud
     )
 
 
-def smallest_layout(model: Model, precision: Precision, engine: Engine, gpu: GPU) -> Parallelism | None:
+def smallest_layout(
+    model: Model, precision: Precision, engine: Engine, gpu: GPU, speculation: Speculation | None = None
+) -> Parallelism | None:
     """Layout with the fewest GPUs of one node whose weights fit, tensor parallel before pipelined."""
     layouts = [
         Parallelism(tp=tp, pp=pp)
@@ -255,7 +275,8 @@ def smallest_layout(model: Model, precision: Precision, engine: Engine, gpu: GPU
         if gpu.node_size % (tp * pp) == 0 and pp <= model.num_layers and supports_world_size(gpu, tp)
     ]
     for layout in sorted(layouts, key=lambda p: (p.num_gpus, p.pp)):
-        budgets = memory_budgets(model, precision, engine, gpu, layout, prefill_budget(engine, gpu), 1)
+        budget = prefill_budget(engine, gpu)
+        budgets = memory_budgets(model, precision, engine, gpu, layout, budget, 1, speculation)
         if tightest(budgets).fits:
             return layout
     return None
@@ -278,7 +299,9 @@ def _closed(c: Configuration, load: Load, slots: int, z: float) -> _Point:
 
     Fixed point of ``rate = concurrency / (ttft + (osl - 1) tpot)``: prompts find the queue of a stream of
     that rate, at most of all other clients; sequences beyond the KV cache's slots wait for one. A first token
-    that the prefill side makes comes with the hand-over, and costs no decode step.
+    that the prefill side makes comes with the hand-over, and costs no decode step. Beside drafts to verify,
+    steps are long whatever prompts are in them: there a prompt waits for the rest of a step, and takes from
+    the others only what it adds to one.
     """
     assert load.concurrency is not None
     clients = load.concurrency
@@ -290,6 +313,7 @@ def _closed(c: Configuration, load: Load, slots: int, z: float) -> _Point:
     handed_over = c.colocated is None and c.engine.first_token_phase is Phase.PREFILL
     steps = load.osl - 1 if handed_over else load.osl  # of a request on the decoding replicas
     budget = float(c.budget(prompts))
+    emitted = tokens_per_step(c.speculation)
     batch = admitted / c.decoding.count
     ttft = tpot = rate = service = 0.0
     for _ in range(_FIXED_POINT_STEPS):
@@ -303,14 +327,17 @@ def _closed(c: Configuration, load: Load, slots: int, z: float) -> _Point:
                 decode_batch=batch,
                 context=context,
             )
-            tpot = step + batch * float(time.stolen[0]) / c.colocated.parallelism.lanes / load.osl
+            tpot = step / emitted + batch * float(time.stolen[0]) / c.colocated.parallelism.lanes / load.osl
         else:
             time = prompt_time(r_prompt, load.isl, 0.0, budget)
-            tpot = step
+            tpot = step / emitted
         service = float(time.service[0])
         first = 0.0 if c.colocated or handed_over else step
+        taken = service
+        if c.colocated is not None and c.speculation is not None:
+            taken, first = float(time.stolen[0]), 0.5 * step * min(max(batch - 1.0, 0.0), 1.0)
         unqueued = service + transfer + first + (load.osl - 1) * tpot
-        rate = _closed_rate(unqueued, service / prompts.parallelism.lanes, prompts.count, admitted)
+        rate = _closed_rate(unqueued, taken / prompts.parallelism.lanes, prompts.count, admitted)
         ttft = admitted / rate - (load.osl - 1) * tpot
         fresh = rate * steps * tpot / c.decoding.count
         batch = 0.5 * (batch + min(max(fresh, 1e-3), admitted / c.decoding.count))
@@ -398,7 +425,12 @@ def _fleet(c: Configuration, load: Load, rate: float, tokens: int) -> Fleet:
         name="fixed", periods=(Period(name="", hours=24.0, request_rate=rate),), lengths=lengths
     )
     service = Service(
-        model=c.model, precision=c.precision, workload=workload, slo=Slo(targets=()), engine=c.engine.name
+        model=c.model,
+        precision=c.precision,
+        workload=workload,
+        slo=Slo(targets=()),
+        engine=c.engine.name,
+        speculation=c.speculation,
     )
     pools = ((Phase.COLOCATED, c.colocated), (Phase.PREFILL, c.prefill), (Phase.DECODE, c.decode))
     groups = tuple(_deployed(c, phase, pool, rate, tokens) for phase, pool in pools if pool is not None)
@@ -418,7 +450,7 @@ def _deployed(c: Configuration, phase: Phase, pool: Replicas, rate: float, token
         rate=rate,
         token_budget=c.budget(pool),
         kv_tokens=tokens,
-        max_num_seqs=c.engine.max_num_seqs,
+        max_num_seqs=c.sequences(pool),
     )
 
 

@@ -4,6 +4,12 @@ A step with ``D`` decode tokens and ``P`` prompt tokens runs, per layer, the mat
 ``T = D + P`` tokens, attention of both kinds, the all-reduces and the norms; then the head on the rows
 that emit a token. Under pipeline parallelism ``pp`` micro-batches rotate, and under attention data
 parallelism ``dp`` ranks each hold their own sequences: a rank's step has ``D / (pp dp)`` of them.
+
+Where a draft proposes k tokens, a step verifies ``k + 1`` tokens of each of its D sequences: matrix
+products, experts and the head run on ``D (k + 1)`` rows, attention reads each KV cache once for ``k + 1``
+queries, and drafting comes on top. All times here are those of the engine's step, however many tokens it
+emits per sequence: with ``a`` of them a request has ``(osl - 1) / a`` steps, and TPOT is ``1 / a`` of one.
+The draft's own pass over prompts is left out.
 """
 
 from __future__ import annotations
@@ -37,13 +43,14 @@ def token_time(r: ReplicaSet, tokens: Numbers) -> Numbers:
     return total
 
 
-def _decode_attention(r: ReplicaSet, batch: Numbers, context: Numbers) -> Numbers:
-    """All layers' attention for `batch` sequences of a rank; of several ranks the busiest decides. [s]"""
+def _decode_attention(r: ReplicaSet, batch: Numbers, context: Numbers, queries: float = 1.0) -> Numbers:
+    """All layers' attention for `batch` sequences of a rank, with so many queries each; of several ranks the
+    busiest decides. [s]"""
     spread = largest_of(r.dp) * RANK_SPREAD / np.sqrt(np.maximum(batch, 1.0))
     longest = context * (1.0 + spread)
     total: Numbers = 0.0
     for run in r.kinds:
-        total = total + run.count * decode_mixing(r, run.layer, batch, longest)
+        total = total + run.count * decode_mixing(r, run.layer, batch, longest, queries)
     return total
 
 
@@ -77,24 +84,46 @@ def padded_batch(engine: Engine, batch: Numbers) -> FloatArray:
 
 
 def decode_kernels_time(r: ReplicaSet, batch: Numbers, context: Numbers) -> Numbers:
-    """Kernels of a pure decode step, unscaled. [s]"""
+    """Kernels of a pure decode step, drafting left out, unscaled. [s]"""
+    return _step_kernels(r, batch, context, r.rows)
+
+
+def _step_kernels(r: ReplicaSet, batch: Numbers, context: Numbers, rows: int) -> Numbers:
+    """Kernels of a step that computes `rows` tokens of each sequence. [s]"""
     micro = batch / r.lanes
-    padded = padded_batch(r.engine, micro)
+    padded = padded_batch(r.engine, micro * rows)
     layers = float(r.model.num_layers)
-    eager = np.where(micro > r.engine.graph_batch_sizes[-1], layers * r.engine.eager_overhead, 0.0)
+    eager = np.where(micro * rows > r.engine.graph_batch_sizes[-1], layers * r.engine.eager_overhead, 0.0)
     return (
         token_time(r, padded)
-        + _decode_attention(r, micro, context)
+        + _decode_attention(r, micro, context, float(rows))
         + head_time(r, padded)
         + eager
         + _pipeline(r)
     )
 
 
+def draft_time(r: ReplicaSet, batch: Numbers, context: Numbers) -> FloatArray:
+    """What drafting adds to a step that decodes `batch` sequences, host time and model error included. [s]
+
+    A share is one of the model's own plain step. A time that was given is taken as it is, without the model's
+    error.
+    """
+    if r.speculation is None:
+        return np.zeros(1)
+    if r.speculation.draft_time is not None:
+        return np.asarray(np.where(np.asarray(batch) > 0, r.speculation.draft_time, 0.0))
+    assert r.speculation.draft_share is not None
+    plain = r.engine.decode_scale * _step_kernels(r, batch, context, 1) + _host(r, batch)
+    return np.asarray(np.where(np.asarray(batch) > 0, r.speculation.draft_share * r.slowdown * plain, 0.0))
+
+
 def decode_beside_time(r: ReplicaSet, batch: Numbers, context: Numbers) -> Numbers:
-    """What decode tokens add to a step of prompts beside their rows in the matrix products, unscaled. [s]"""
+    """What decode tokens add to a step of prompts beside their rows in the matrix products, drafting left
+    out, unscaled. [s]"""
     micro = batch / r.lanes
-    return _decode_attention(r, micro, context) + head_time(r, padded_batch(r.engine, micro))
+    attention = _decode_attention(r, micro, context, float(r.rows))
+    return attention + head_time(r, padded_batch(r.engine, micro * r.rows))
 
 
 def chunk_attention_time(r: ReplicaSet, query: Numbers, cached: Numbers) -> Numbers:
@@ -113,9 +142,13 @@ def _host(r: ReplicaSet, sequences: Numbers) -> Numbers:
 
 
 def decode_step_time(r: ReplicaSet, batch: Numbers, context: Numbers) -> FloatArray:
-    """Time of a pure decode step: one token for each of `batch` sequences of mean `context` [tok]. [s]"""
+    """Time of a pure decode step of `batch` sequences of mean `context` [tok]. [s]
+
+    Each gets one token; with a draft it gets some, and the time is that of drafting and verifying them.
+    """
     kernels = r.engine.decode_scale * decode_kernels_time(r, batch, context)
-    return np.asarray(r.slowdown * (kernels + _host(r, batch)))
+    step = np.asarray(r.slowdown * (kernels + _host(r, batch)))
+    return step if r.speculation is None else step + draft_time(r, batch, context)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +203,7 @@ def prompt_time(
     query, cached : number or ndarray
         Tokens of the prompt to compute, and tokens already in the KV cache. [tok]
     token_budget : number or ndarray
-        max_num_batched_tokens; decode tokens take their share of it first. [tok]
+        max_num_batched_tokens; decode tokens, drafted ones too, take their share of it first. [tok]
     companions : Companions
         Prompts that share its steps.
     decode_batch, context : number or ndarray
@@ -181,7 +214,7 @@ def prompt_time(
     PromptTime
         Arrays over the broadcast shape.
     """
-    micro = np.asarray(decode_batch / r.lanes)
+    micro = np.asarray(r.rows * decode_batch / r.lanes)
     decodes = micro > 0
     chunk = np.maximum(token_budget - micro, 1.0)
     total = np.asarray(query + companions.count * companions.query, dtype=np.float64)
@@ -195,8 +228,12 @@ def prompt_time(
     beside = np.where(decodes, decode_beside_time(r, decode_batch, context), 0.0)
     increment = r.engine.prefill_scale * np.maximum(tokens + own + steps * (beside - decode), 0.0)
     host = steps * _host(r, decode_batch + 1.0 + companions.count)
+    service = np.asarray(r.slowdown * (increment + steps * r.engine.decode_scale * decode + host))
+    if r.speculation is not None:
+        decoding = np.minimum(decode_batch / r.lanes, 1.0)  # below one sequence: the share of steps with one
+        service = service + steps * decoding * draft_time(r, decode_batch, context)
     return PromptTime(
-        service=np.asarray(r.slowdown * (increment + steps * r.engine.decode_scale * decode + host)),
+        service=service,
         stolen=np.asarray(r.slowdown * (increment + np.where(decodes, 0.0, host))),
         steps=steps,
     )
@@ -245,14 +282,16 @@ class OperatorTime:
 def decode_breakdown(r: ReplicaSet, batch: float, context: float) -> tuple[OperatorTime, ...]:
     """Decode step of the first replica, by operator; the lines add up to :func:`decode_step_time`."""
     micro = batch / r.lanes
-    padded = padded_batch(r.engine, micro)
+    padded = padded_batch(r.engine, micro * r.rows)
     beside = {
-        "decode attention": _decode_attention(r, micro, context),
+        "decode attention": _decode_attention(r, micro, context, float(r.rows)),
         "head": head_time(r, padded),
         "pipeline hand-over": _pipeline(r),
     }
-    total = decode_step_time(r, batch, context)
-    return _breakdown(r, padded, 1.0, beside, total, r.engine.decode_scale)
+    drafting = draft_time(r, batch, context)
+    total = decode_step_time(r, batch, context) - drafting
+    lines = _breakdown(r, padded, 1.0, beside, total, r.engine.decode_scale)
+    return (*lines, OperatorTime("draft", float(drafting.flat[0]))) if r.speculation is not None else lines
 
 
 def prefill_breakdown(

@@ -96,19 +96,27 @@ def _sixteen_bit_peak(gpu: GPU) -> float:
 
 
 def latent_decode_time(
-    kernel: LatentDecodeKernel, mixer: LatentAttention, batch: Numbers, context: Numbers, heads: Numbers
+    kernel: LatentDecodeKernel,
+    mixer: LatentAttention,
+    batch: Numbers,
+    context: Numbers,
+    heads: Numbers,
+    queries: float = 1.0,
 ) -> Numbers:
     r"""Time of one layer's latent attention for `batch` sequences; `heads` are those of one GPU. [s]
 
     Notes
     -----
-    With latents of width :math:`c` and rotary keys of width :math:`r`:
-    :math:`t_0 + \lVert (BL(c+r)b + 2(2c+r)BH)/\beta,\; 2(2c+r)BHL/\pi \rVert_p + t_b B/SM`.
+    With latents of width :math:`c` and rotary keys of width :math:`r`, and :math:`q` queries of a sequence:
+    :math:`t_0 + \lVert (BL(c+r)b + 2(2c+r)qBH)/\beta,\; 2(2c+r)qBHL/\pi \rVert_p + t_b B/SM`. Behind an
+    indexer each query reads latents of its own.
     """
     width = 2.0 * (2 * mixer.kv_rank + mixer.rope_dim)
-    traffic = batch * context * (mixer.kv_rank + mixer.rope_dim) * kernel.kv_bytes + width * batch * heads
+    rows = queries * batch
+    readers = batch if mixer.indexer is None else rows
+    traffic = readers * context * (mixer.kv_rank + mixer.rope_dim) * kernel.kv_bytes + width * rows * heads
     busy = smooth_maximum(
-        traffic / kernel.memory_rate, width * batch * heads * context / kernel.compute_rate, kernel.exponent
+        traffic / kernel.memory_rate, width * rows * heads * context / kernel.compute_rate, kernel.exponent
     )
     time = kernel.overhead + busy + kernel.block_time * batch / kernel.sm_count
     return np.where(np.asarray(batch) > 0, time, 0.0)
@@ -153,9 +161,14 @@ def indexer_prefill_time(indexer: Indexer, area: Numbers, launches: Numbers, pea
     return launches * INDEXER_OVERHEAD + flop / (INDEXER_COMPUTE_EFFICIENCY * peak)
 
 
-def state_decode_time(mixer: StateMixer, batch: Numbers, tp: Numbers, bandwidth: Numbers) -> Numbers:
-    """Time of one recurrent update for `batch` sequences: the state crosses HBM twice. [s]"""
-    moved = 2.0 * batch * state_bytes(mixer) / tp
+def state_decode_time(
+    mixer: StateMixer, batch: Numbers, tp: Numbers, bandwidth: Numbers, updates: float = 1.0
+) -> Numbers:
+    """Time of a recurrent update for `batch` sequences: the state crosses HBM twice. [s]
+
+    After each of several `updates` it is written, since any of them may turn out to be the last.
+    """
+    moved = (1.0 + updates) * batch * state_bytes(mixer) / tp
     return np.where(np.asarray(batch) > 0, STATE_OVERHEAD + moved / (ELEMENTWISE_EFFICIENCY * bandwidth), 0.0)
 
 

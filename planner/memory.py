@@ -15,6 +15,8 @@ from planner.specs import (
     Parallelism,
     Phase,
     Precision,
+    Speculation,
+    rows_per_sequence,
 )
 from planner.transformer import (
     SIXTEEN_BIT,
@@ -32,6 +34,11 @@ def sequence_limit(engine: Engine, gpu: GPU, phase: Phase) -> int:
     tier = _tier(engine, gpu)
     limit = engine.max_num_seqs if tier is None else tier.max_num_seqs
     return min(limit, PREFILL_SEQUENCES) if phase is Phase.PREFILL else limit
+
+
+def verified_sequences(limit: int, token_budget: int, speculation: Speculation | None) -> int:
+    """Sequences whose drafted tokens fit into a step of `token_budget` tokens, at most `limit`. [1]"""
+    return max(min(limit, token_budget // rows_per_sequence(speculation)), 1) if speculation else limit
 
 
 def prefill_budget(engine: Engine, gpu: GPU) -> int:
@@ -106,8 +113,12 @@ def memory_budgets(
     parallelism: Parallelism,
     max_num_batched_tokens: int,
     max_num_seqs: int,
+    speculation: Speculation | None = None,
 ) -> tuple[MemoryBudget, ...]:
     """Memory of one GPU of each pipeline stage.
+
+    A draft's weights count as weights, on replicas of every phase; the sampler sees all tokens that it
+    proposes.
 
     Notes
     -----
@@ -116,10 +127,13 @@ def memory_budgets(
     """
     tp, pp = parallelism.tp, parallelism.pp
     usable = gpu.memory * engine.memory_utilization
-    activations = step_bytes(model, engine, gpu, parallelism, max_num_batched_tokens, max_num_seqs)
+    sampled = max_num_seqs * rows_per_sequence(speculation)
+    activations = step_bytes(model, engine, gpu, parallelism, max_num_batched_tokens, sampled)
+    draft = 0.0 if speculation is None else speculation.draft_weights
     outside = engine.non_torch_single if parallelism.num_gpus == 1 else engine.non_torch_parallel
     budgets = []
-    for weights in stage_weight_bytes(model, precision, tp, pp, parallelism.ep, parallelism.dp):
+    for own in stage_weight_bytes(model, precision, tp, pp, parallelism.ep, parallelism.dp):
+        weights = own + draft
         free = usable - weights - activations - outside
         left = max(free, 0.0) * (1 - engine.free_share)
         budgets.append(

@@ -51,7 +51,9 @@ from planner.specs import (
     Model,
     Parallelism,
     Precision,
+    Speculation,
     StateMixer,
+    rows_per_sequence,
 )
 from planner.transformer import (
     SIXTEEN_BIT,
@@ -90,6 +92,8 @@ class ReplicaSet:
         Factor on every step time: the quantile of the model error that is planned for. [1]
     log_sd : ndarray
         Spread of that error, natural log. [1]
+    speculation : Speculation or None
+        What the model's draft does, the same on all replicas.
     """
 
     model: Model
@@ -115,10 +119,16 @@ class ReplicaSet:
     vocabulary: FloatArray
     log_sd: FloatArray
     slowdown: FloatArray
+    speculation: Speculation | None = None
 
     @property
     def lanes(self) -> FloatArray:
         return self.pp * self.dp
+
+    @property
+    def rows(self) -> int:
+        """Tokens of each decoding sequence in a step: more than one where a draft's are verified."""
+        return rows_per_sequence(self.speculation)
 
     @classmethod
     def of(
@@ -128,6 +138,7 @@ class ReplicaSet:
         engine: Engine,
         replicas: Sequence[tuple[GPU, Parallelism]],
         z: float = 0.0,
+        speculation: Speculation | None = None,
     ) -> ReplicaSet:
         """Stack `replicas`; `z` is the standard normal quantile of the model error to plan for.
 
@@ -172,6 +183,7 @@ class ReplicaSet:
             vocabulary=np.array([float(padded_vocabulary(model, p.tp)) for p in layouts]),
             log_sd=log_sd,
             slowdown=np.exp(z * log_sd),
+            speculation=speculation,
         )
 
 
@@ -325,24 +337,41 @@ def _expert_operators(r: ReplicaSet, block: MixtureOfExperts, tokens: Numbers) -
 # Attention
 
 
-def decode_mixing(r: ReplicaSet, layer: Layer, batch: Numbers, context: Numbers) -> Numbers:
-    """Attention or recurrent update of one layer for `batch` sequences of one rank. [s]"""
+def decode_mixing(
+    r: ReplicaSet, layer: Layer, batch: Numbers, context: Numbers, queries: float = 1.0
+) -> Numbers:
+    """Attention or recurrent update of one layer for `batch` sequences of one rank. [s]
+
+    With several `queries` of each sequence, as where drafted tokens are verified, its KV cache is read once:
+    what the others add is their arithmetic, at the rate of prompts (an approximation; kernels hide part of
+    it behind the reading). An indexer picks other tokens for each of them; a recurrent state is read once
+    and kept after each.
+    """
     mixer = layer.attention
     if mixer is None:
         return 0.0
     if isinstance(mixer, StateMixer):
-        return state_decode_time(mixer, batch, r.tp, r.bandwidth)
+        return state_decode_time(mixer, batch, r.tp, r.bandwidth, queries)
     seen = seen_context(layer, context)
-    if isinstance(mixer, Attention):
-        heads, kv_heads = mixer.heads / r.tp, kv_heads_per_rank(mixer, r.tp)
-        return decode_attention_time(r.decode_attention, batch, seen, heads, kv_heads, mixer.head_dim)
-    assert r.latent_decode is not None
+    more = batch * (queries - 1.0)
     heads = mixer.heads / r.tp
-    time = latent_decode_time(r.latent_decode, mixer, batch, seen, heads)
-    absorbed = gemm_time(r.attention, batch, heads * mixer.kv_rank, mixer.nope_dim)
-    released = gemm_time(r.attention, batch, heads * mixer.value_dim, mixer.kv_rank)
+    if isinstance(mixer, Attention):
+        kv_heads = kv_heads_per_rank(mixer, r.tp)
+        time = decode_attention_time(r.decode_attention, batch, seen, heads, kv_heads, mixer.head_dim)
+        if queries == 1.0:
+            return time
+        return time + prefill_attention_time(
+            r.prefill_attention, more * seen, more, 0.0, 0.0, heads, kv_heads, mixer.head_dim
+        )
+    assert r.latent_decode is not None
+    rows = batch * queries
+    time = latent_decode_time(r.latent_decode, mixer, batch, seen, heads, queries)
+    absorbed = gemm_time(r.attention, rows, heads * mixer.kv_rank, mixer.nope_dim)
+    released = gemm_time(r.attention, rows, heads * mixer.value_dim, mixer.kv_rank)
     if mixer.indexer is not None:
         time = time + indexer_time(mixer.indexer, batch, context, r.bandwidth)
+        if queries > 1.0:
+            time = time + indexer_prefill_time(mixer.indexer, more * context, 0.0, r.peak)
     return time + absorbed + released
 
 

@@ -315,11 +315,14 @@ def _decode_speed(fleet: Fleet, group: Deployed) -> float:
     service = fleet.service_of(group)
     traffic = Traffic.of_service(service)
     most = max(min(group.max_num_seqs, int(group.kv_tokens / traffic.reserved)), 1)
-    r = ReplicaSet.of(service.model, service.precision, fleet.engine, [(group.item.gpu, group.parallelism)])
+    replica = [(group.item.gpu, group.parallelism)]
+    r = ReplicaSet.of(
+        service.model, service.precision, fleet.engine, replica, speculation=service.speculation
+    )
     batch = np.arange(1.0, most + 1)
     step = decode_step_time(r, batch[:, None], traffic.decode_context)[:, 0]
     limit = min((t.limit for t in service.slo.of(Metric.TPOT)), default=math.inf)
-    within = np.flatnonzero(step <= limit)
+    within = np.flatnonzero(step <= limit * traffic.tokens_per_step)
     at = int(within[-1]) if within.size else 0
     return float(batch[at] / step[at])
 

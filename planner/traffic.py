@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planner.arrays import FloatArray
-from planner.specs import Service, Workload
+from planner.specs import Dtype, Model, Service, Speculation, Workload, tokens_per_step
 from planner.transformer import equivalent_tokens
 
 LEAST_STEPS = 0.05  # stands for none, where formulas divide by a request's decode steps
@@ -16,6 +16,15 @@ LEAST_STEPS = 0.05  # stands for none, where formulas divide by a request's deco
 def thinned_scv(scv: float, share: float) -> float:
     """Squared coefficient of variation of a random share of a renewal stream: ``1 + q (c^2 - 1)``. [1]"""
     return 1 + share * (scv - 1)
+
+
+def unaccepted_tokens(model: Model, kv_cache: Dtype, speculation: Speculation | None) -> float:
+    """Room that a sequence keeps in the KV cache for tokens that are verified and may be rejected, and for
+    the recurrent states before them, in tokens of full attention. [tok]"""
+    if speculation is None:
+        return 0.0
+    states = float(equivalent_tokens(model, kv_cache, 0.0))
+    return speculation.rows + speculation.draft_tokens * states
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +50,11 @@ class Traffic:
         Longest prompt, and longest prompt plus longest output. [tok]
     arrival_scv : float
         Squared coefficient of variation of inter-arrival times. [1]
+    tokens_per_step : float
+        Mean tokens that a decode step emits for a sequence. How that differs from request to request is not
+        known, and not counted. [tok]
+    unaccepted : float
+        Tokens beside its own that a decoding sequence keeps room for; `reserved` counts them. [tok]
     """
 
     isl: FloatArray
@@ -58,6 +72,8 @@ class Traffic:
     longest_isl: float
     longest: float
     arrival_scv: float
+    tokens_per_step: float = 1.0
+    unaccepted: float = 0.0
 
     @property
     def timed(self) -> tuple[FloatArray, FloatArray]:
@@ -75,7 +91,13 @@ class Traffic:
     @property
     def colocated_steps(self) -> float:
         """Decode steps of a colocated request, on average: its prompt's last step makes the first token."""
-        return max(self.mean_osl - 1.0, LEAST_STEPS)
+        return max((self.mean_osl - 1.0) / self.tokens_per_step, LEAST_STEPS)
+
+    @property
+    def decode_steps(self) -> float:
+        """Steps of a request on a decode replica, on average: the first one makes the first token, before
+        anything is drafted."""
+        return self.mean_osl - (self.mean_osl - 1.0) * (1 - 1 / self.tokens_per_step)
 
     @property
     def osl_scv(self) -> float:
@@ -102,18 +124,24 @@ class Traffic:
 
     @classmethod
     def of_service(cls, service: Service) -> Traffic:
-        """Of a service's workload; reserved tokens count what the model keeps of a sequence."""
+        """Of a service's workload and draft; reserved tokens count what the model keeps of a sequence."""
         traffic, model = cls.of(service.workload), service.model
         dtype = service.precision.kv_cache
+        if service.speculation is not None:
+            traffic = replace(
+                traffic,
+                tokens_per_step=tokens_per_step(service.speculation),
+                unaccepted=unaccepted_tokens(model, dtype, service.speculation),
+            )
         longest = np.array([1.0, traffic.longest])
-        if np.allclose(equivalent_tokens(model, dtype, longest), longest):
-            return traffic  # every layer keeps every token
+        if np.allclose(equivalent_tokens(model, dtype, longest), longest):  # every layer keeps every token
+            return replace(traffic, reserved=traffic.reserved + traffic.unaccepted)
         biased = traffic.osl_weights * traffic.osl / traffic.mean_osl
         weights = traffic.isl_weights[:, None] * biased
         kept = equivalent_tokens(model, dtype, traffic.isl[:, None] + traffic.osl)
         mean = float(np.sum(weights * kept))
         variance = float(np.sum(weights * (kept - mean) ** 2))
-        return replace(traffic, reserved=mean, reserved_sd=float(np.sqrt(variance)))
+        return replace(traffic, reserved=mean + traffic.unaccepted, reserved_sd=float(np.sqrt(variance)))
 
     @classmethod
     def of(cls, workload: Workload) -> Traffic:

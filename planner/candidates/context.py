@@ -114,7 +114,8 @@ class Context:
     def replicas(self, choices: Sequence[ReplicaChoice]) -> ReplicaSet:
         pairs = [(self.fleet[c.item].gpu, c.parallelism) for c in choices]
         formats = [c.precision for c in choices]
-        return ReplicaSet.of(self.service.model, formats, self.engine, pairs, self.z)
+        service = self.service
+        return ReplicaSet.of(service.model, formats, self.engine, pairs, self.z, service.speculation)
 
     def reject(
         self,
@@ -142,7 +143,8 @@ class Context:
         """
         if not math.isfinite(self.tightest_ttft) or self.engine.first_token_phase is not Phase.DECODE:
             return (math.inf,)
-        slowest = min([self.tightest_ttft, *(limit.time for limit in self.tpot)])
+        steps = (limit.time * self.traffic.tokens_per_step for limit in self.tpot)
+        slowest = min([self.tightest_ttft, *steps])
         levels = [FASTEST_STEP]
         while levels[-1] < slowest:
             levels.append(2 * levels[-1])

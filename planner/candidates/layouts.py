@@ -9,7 +9,14 @@ from planner.candidates.context import Context, ReplicaChoice
 from planner.collectives import supports_world_size
 from planner.engines.formats import gpu_obstacle, kv_obstacle, weights_obstacle
 from planner.engines.legality import legal_tp
-from planner.memory import kv_capacity, memory_budgets, prefill_budget, sequence_limit, tightest
+from planner.memory import (
+    kv_capacity,
+    memory_budgets,
+    prefill_budget,
+    sequence_limit,
+    tightest,
+    verified_sequences,
+)
 from planner.specs import FleetItem, LatentAttention, MixtureOfExperts, Parallelism, Phase, Precision
 from planner.transformer import equivalent_tokens
 from planner.units import GIB
@@ -113,7 +120,10 @@ def _choice(
 ) -> ReplicaChoice | None:
     model, engine, item = context.service.model, context.engine, context.fleet[index]
     sequences = sequence_limit(engine, item.gpu, phase)  # of one attention rank
-    budgets = memory_budgets(model, precision, engine, item.gpu, layout, budget, sequences)
+    speculation = context.service.speculation
+    if phase is not Phase.PREFILL:
+        sequences = verified_sequences(sequences, budget, speculation)
+    budgets = memory_budgets(model, precision, engine, item.gpu, layout, budget, sequences, speculation)
     tokens = kv_capacity(model, precision, engine, layout, budgets)
     memory = tightest(budgets)
     longest = context.traffic.longest_isl if phase is Phase.PREFILL else context.traffic.longest
@@ -122,6 +132,7 @@ def _choice(
         context.reject(item, phase, layout, f"needs {layout.num_gpus} GPUs, the scenario allows {room}")
         return None
     needed = float(equivalent_tokens(model, precision.kv_cache, longest))
+    needed += 0.0 if phase is Phase.PREFILL else context.traffic.unaccepted
     if memory.kv_cache <= 0 or tokens < needed * layout.dp:
         reason = (
             f"weights, activations and reserves exceed memory by {-memory.kv_cache / GIB:.1f} GiB per GPU"

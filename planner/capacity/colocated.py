@@ -52,7 +52,7 @@ class ColocatedState:
     ----------
     batch : operating batch
     rate : request rate of a replica that holds it. [req/s]
-    step : mean time between tokens of a sequence, prompts included. [s]
+    step : mean time between steps of a sequence, prompts included. [s]
     decode_step : pure decode step. [s]
     added : mean time a prompt adds to a step that has others. [s]
     stolen, stolen_square : time a prompt adds to the steps of the others, mean and mean square. [s, s^2]
@@ -78,8 +78,9 @@ def colocated_state(
 
     Notes
     -----
-    Prompts take a share :math:`\lambda E[\Delta]` of the time from decoding, so that a token takes
-    :math:`t_{dec}/(1-\lambda E[\Delta])` on average, and
+    Prompts take a share :math:`\lambda E[\Delta]` of the time from decoding, so that a step takes
+    :math:`t_{dec}/(1-\lambda E[\Delta])` on average, and, with osl steps to a request (fewer where each emits
+    several tokens),
     :math:`B = \lambda\,osl\,t_{dec}/(1-\lambda E[\Delta])` gives
     :math:`\lambda = B/(osl\,t_{dec} + B E[\Delta])` (ours; at a closed loop it is the steady state of
     chunked prefill, ``TPOT = t_dec + B (steps/osl)(t_mixed - t_dec)``). With prefill first, decoding
@@ -113,7 +114,7 @@ def colocated_state(
     added = alone * _shared(saved, met)
     scv = np.maximum(square / np.maximum(alone, _TINY) ** 2 - 1, 0.0)
     chunks = np.tensordot(weights, prompts.steps, axes=1)
-    room = np.maximum(token_budget - batch / r.lanes, 1.0)
+    room = np.maximum(token_budget - r.rows * batch / r.lanes, 1.0)
     full = np.minimum(met * traffic.mean_query / room, 1.0)
     stolen = added * held_up(met * chunks, r.lanes, scv, full)
     decode = decode_step_time(r, batch, traffic.decode_context)
@@ -220,7 +221,8 @@ def _colocated_grid(
 def colocated_table(r: ReplicaSet, traffic: Traffic, demand: ColocatedDemand) -> ColocatedTable:
     """Evaluate the steps of C replicas on the grid of batches."""
     slots = batch_for_tokens(demand.kv_tokens, traffic, demand.admission_miss)
-    largest = np.maximum(np.minimum(np.minimum(slots, demand.max_num_seqs), demand.token_budget / 2), 1.0)
+    most = np.minimum(demand.max_num_seqs, demand.token_budget / (2 * r.rows))
+    largest = np.maximum(np.minimum(slots, most), 1.0)
     batch = _colocated_grid(r, traffic, demand, largest)
     state, time = colocated_state(r, traffic, demand.policy, demand.token_budget, batch)
     return ColocatedTable(
@@ -304,7 +306,7 @@ def tpot_moments(
     osl_scv: float,
     replicas: FloatArray,
 ) -> tuple[FloatArray, FloatArray]:
-    r"""Mean TPOT, and its variance among requests of `osl` tokens.
+    r"""Mean time per step, and its variance among requests of `osl` steps: TPOT, where a step emits a token.
 
     Parameters
     ----------
@@ -313,9 +315,9 @@ def tpot_moments(
     grows : ndarray, shape S
         r of :func:`elasticity`. [1]
     osl : ndarray, shape (points,)
-        [tok]
+        Steps after the first token. [1]
     mean_osl, osl_scv : float
-        Of all requests: mean, and squared coefficient of variation. [tok, 1]
+        Of all requests: mean, and squared coefficient of variation. [1, 1]
     replicas : ndarray, broadcasts with S
         Balanced replicas n. [1]
 
@@ -376,15 +378,17 @@ def _tpot_margin(
 ) -> FloatArray:
     """log(exceedance / allowed) of the worst TPOT limit, shape (grid, C, N).
 
-    TPOT is taken as a gamma variable above the lightest step, and below the longest.
+    TPOT is taken as a gamma variable above the lightest step, and below the longest. A step that emits
+    several tokens may take as many times the limit.
     """
     osl, weights = _coarse(*traffic.timed)
+    a = traffic.tokens_per_step
     floor = state.decode_step[0][:, None]
     wide = ColocatedState(*(getattr(state, name)[..., None] for name in ColocatedState.__slots__))
     mean, variance = tpot_moments(
         wide,
         elasticity(state)[..., None],
-        osl,
+        osl / a,
         traffic.colocated_steps,
         traffic.osl_scv,
         counts.astype(np.float64),
@@ -393,11 +397,11 @@ def _tpot_margin(
     worst = np.full(mean.shape, -np.inf)
     for limit in tpot:
         if limit.probability is None:
-            margin = np.log(mean / limit.time)
+            margin = np.log(mean / (limit.time * a))
         else:
             above = np.maximum(mean - floor, 0.0)[..., None]
-            tail = gamma_tail(above, variance, (limit.time - floor)[..., None])
-            tail = np.where(limit.time < ceiling, tail @ weights, 0.0)
+            tail = gamma_tail(above, variance, (limit.time * a - floor)[..., None])
+            tail = np.where(limit.time * a < ceiling, tail @ weights, 0.0)
             margin = np.log(np.maximum(tail, 1e-12) / limit.miss)
         worst = np.maximum(worst, margin)
     return worst

@@ -192,7 +192,7 @@ def colocated_prompts(
         Whether few lengths are to stand for many.
     """
     micro = batch / r.lanes
-    room = np.maximum(token_budget - micro, 1.0)
+    room = np.maximum(token_budget - r.rows * micro, 1.0)
     query = traffic.query[:, None, None]
     if policy is SchedulerPolicy.PREFILL_FIRST:  # decoding stops, whatever is in a step
         full = np.ones_like(rate)

@@ -82,7 +82,8 @@ def decode_curves(
     for limit in demand.tpot:
         # the mean of a nearly linear step is the step at the operating batch
         probability = 0.5 if limit.probability is None else limit.probability
-        ceilings.append((Binding.TPOT, probability, _largest_batch(grid, times, limit.time)))
+        longest = limit.time * traffic.tokens_per_step
+        ceilings.append((Binding.TPOT, probability, _largest_batch(grid, times, longest)))
 
     operating = np.full((len(grid), len(counts)), np.inf)
     binds = np.full(operating.shape, Binding.TPOT.value, dtype="U24")
@@ -97,7 +98,7 @@ def decode_curves(
     binds = np.where(in_time < operating, Binding.TTFT.value, binds)
     operating = np.minimum(operating, in_time)
     step = _interpolate(grid, times, operating)
-    return pooled(Curves(counts, operating / (traffic.mean_osl * step), operating, binds))
+    return pooled(Curves(counts, operating / (traffic.decode_steps * step), operating, binds))
 
 
 def _largest_batch(grid: FloatArray, times: FloatArray, limit: FloatArray | float) -> FloatArray:

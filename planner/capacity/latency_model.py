@@ -41,7 +41,7 @@ class LatencyModel(Protocol):
         ...
 
     def decode_step(self, batch: Numbers, context: Numbers) -> FloatArray:
-        """One token for each of `batch` sequences of a replica, of mean `context` [tok]. [s]"""
+        """A step for `batch` sequences of a replica, of mean `context` [tok]. [s]"""
         ...
 
 
@@ -61,7 +61,8 @@ class Roofline:
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:
-        return self.replicas.engine.graph_batch_sizes
+        sizes, rows = self.replicas.engine.graph_batch_sizes, self.replicas.rows
+        return sizes if rows == 1 else tuple(sorted({size // rows for size in sizes if size >= rows}))
 
     def prompt(
         self, query: Numbers, cached: Numbers, token_budget: Numbers, companions: Companions

@@ -16,8 +16,8 @@ from planner.configuration import predict as predict_configuration
 from planner.engines import load_engine
 from planner.errors import InfeasibleError, SpecError
 from planner.latency import OperatorTime
-from planner.specs import Parallelism
-from planner.units import GIB, MILLI
+from planner.specs import Parallelism, Speculation
+from planner.units import GIB, GIGA, MILLI
 
 _POOL = re.compile(r"(\d+)\s*x\s*((?:(?:tp|pp|ep|dp)?\d+)+)(?:@(.+))?", re.IGNORECASE)
 _SIZE = re.compile(r"(tp|pp|ep|dp)?(\d+)", re.IGNORECASE)
@@ -35,6 +35,13 @@ _SIZE = re.compile(r"(tp|pp|ep|dp)?(\d+)", re.IGNORECASE)
 @click.option("--rate", type=Number(min=0, min_open=True), help="Poisson arrivals. [req/s]")
 @click.option("--isl", type=Number(min=1), required=True, help="Input tokens.")
 @click.option("--osl", type=Number(min=1), required=True, help="Output tokens.")
+@click.option("--draft-tokens", type=click.IntRange(1), help="Speculative decoding: tokens drafted per step.")
+@click.option(
+    "--accepted-tokens", type=Number(min=1), help="Mean tokens that a step emits, the model's own included."
+)
+@click.option("--draft-cost", type=Number(min=0), help="Time of drafting, as a share of a step without it.")
+@click.option("--draft-ms", type=Number(min=0), help="The same as a time. [ms]")
+@click.option("--draft-weights-gb", type=Number(min=0), help="Memory of the draft on each GPU. [GB]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def predict(**given: Any) -> None:
     """TTFT and TPOT of one configuration, broken down by operator."""
@@ -58,21 +65,51 @@ def _configuration(given: dict[str, Any]) -> Configuration:
     model = load_model(given["model"])
     precision = default_precision(model, given["precision"], given["kv_cache_dtype"])
     engine = load_engine(given["engine"])
+    speculation = _speculation(given)
     if given["mode"] == "colocated":
         if given["prefill"] or given["decode"]:
             raise SpecError("--prefill and --decode belong to --mode disagg")
         sizes = {name: given[name] for name in ("tp", "pp", "ep", "dp")}
         parallelism = Parallelism(**sizes)
         replicas = Replicas(count=given["replicas"], gpu=load_gpu(given["gpu"]), parallelism=parallelism)
-        return Configuration(model=model, precision=precision, engine=engine, colocated=replicas)
+        return Configuration(
+            model=model, precision=precision, engine=engine, colocated=replicas, speculation=speculation
+        )
     context = click.get_current_context()
     idle = [n for n in ("tp", "pp", "ep", "dp", "replicas") if _was_given(context, n)]
     if idle:
         raise SpecError(
             f"--{idle[0]} belongs to --mode colocated; with disagg say 2xTP4, 1xTP8EP8 or 1xDP8EP8"
         )
-    pools = {name: _pool(name, given[name], given["gpu"]) for name in ("prefill", "decode")}
-    return Configuration(model=model, precision=precision, engine=engine, **pools)
+    prefill, decode = (_pool(name, given[name], given["gpu"]) for name in ("prefill", "decode"))
+    return Configuration(
+        model=model,
+        precision=precision,
+        engine=engine,
+        prefill=prefill,
+        decode=decode,
+        speculation=speculation,
+    )
+
+
+def _speculation(given: dict[str, Any]) -> Speculation | None:
+    """What the draft does; nothing of it has a default."""
+    options = ("draft_tokens", "accepted_tokens", "draft_cost", "draft_ms", "draft_weights_gb")
+    said = [name for name in options if given[name] is not None]
+    if not said:
+        return None
+    for name in options[:2]:
+        if given[name] is None:
+            needs = f"--{said[0].replace('_', '-')} needs --{name.replace('_', '-')}"
+            raise SpecError(f"{needs}: speculative decoding is computed from numbers that were measured")
+    drafting = given["draft_ms"]
+    return Speculation(
+        draft_tokens=given["draft_tokens"],
+        accepted_tokens=given["accepted_tokens"],
+        draft_share=given["draft_cost"],
+        draft_time=None if drafting is None else drafting * MILLI,
+        draft_weights=(given["draft_weights_gb"] or 0.0) * GIGA,
+    )
 
 
 def _was_given(context: click.Context, name: str) -> bool:

@@ -38,8 +38,10 @@ from planner.documents.scenario import (
     precision_of,
     replays,
     service_of,
+    speculation_of,
     workload_of,
 )
+from planner.documents.scenario_schema import SpeculativeDocument
 from planner.documents.schema_base import DocumentModel
 from planner.documents.shared_node import Stand, node_problems
 from planner.documents.source import validate
@@ -51,7 +53,14 @@ from planner.engines.formats import gpu_obstacle
 from planner.engines.legality import EndPoint, nearest_legal_tp, pair_violations, parallelism_violations
 from planner.errors import Problem, SpecError
 from planner.fleet import Deployed, Fleet
-from planner.memory import kv_capacity, memory_budgets, prefill_budget, sequence_limit, tightest
+from planner.memory import (
+    kv_capacity,
+    memory_budgets,
+    prefill_budget,
+    sequence_limit,
+    tightest,
+    verified_sequences,
+)
 from planner.operators import ReplicaSet
 from planner.plan import MemoryBudget
 from planner.specs import (
@@ -66,9 +75,11 @@ from planner.specs import (
     Routing,
     Service,
     Slo,
+    Speculation,
     Workload,
 )
 from planner.traces import Trace
+from planner.traffic import unaccepted_tokens
 from planner.transformer import equivalent_tokens
 from planner.units import GIB
 
@@ -216,7 +227,9 @@ def plan_group_problems(tree: Tree, fleets: Sequence[PlanFleet]) -> list[Problem
         return problems
     for fleet in fleets:
         service = fleet.service
-        served = _Served(service.model, service.precision, fleet.engine, service.workload)
+        served = _Served(
+            service.model, service.precision, fleet.engine, service.workload, service.speculation
+        )
         groups = [
             replace(_group(i, sound.groups[i], item.gpu, served), item=item)
             for i, item in fleet.items.items()
@@ -240,6 +253,7 @@ class _Served:
     precision: Precision
     engine: Engine
     workload: Workload | None
+    speculation: Speculation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,12 +315,14 @@ def _served(tree: Tree, named: Named, problems: Sequence[Problem]) -> _Served | 
     if named.model is None or precision is None or engine not in engine_names():
         return None
     workload = _sound(tree.get("workload"), FleetWorkloadDocument)
-    broken = any(problem.key.partition(".")[0] == "workload" for problem in problems)
+    broken = {problem.key.partition(".")[0] for problem in problems}
+    speculative = tree.get("speculative") if "speculative" not in broken else None
     return _Served(
         named.model,
         precision_of(precision, named.model),
         load_engine(engine),
-        None if broken or workload is None else workload_of(workload, named.preset),
+        None if "workload" in broken or workload is None else workload_of(workload, named.preset),
+        speculation_of(None if speculative is None else _sound(speculative, SpeculativeDocument)),
     )
 
 
@@ -336,14 +352,18 @@ def _group(index: int, document: FleetGroupDocument, gpu: GPU, served: _Served) 
         zone=document.zone or "",
     )
     prompts = document.input_tokens
+    budget = document.max_num_batched_tokens or prefill_budget(engine, gpu)
+    sequences = sequence_limit(engine, gpu, document.phase)
+    if document.phase is not Phase.PREFILL:
+        sequences = verified_sequences(sequences, budget, served.speculation)
     return _Group(
         index=index,
         document=document,
         item=within_node(item) if document.same_node else item,
         layout=layout,
         precision=served.precision if own is None else Precision.of(served.model, own.weights, own.kv_cache),
-        token_budget=document.max_num_batched_tokens or prefill_budget(engine, gpu),
-        max_num_seqs=document.max_num_seqs or layout.dp * sequence_limit(engine, gpu, document.phase),
+        token_budget=budget,
+        max_num_seqs=document.max_num_seqs or layout.dp * sequences,
         low=float(prompts.min or 0) if prompts is not None else 0.0,
         high=prompts.max + 1.0 if prompts is not None and prompts.max is not None else math.inf,
     )
@@ -416,8 +436,9 @@ def _check_layout(tree: Tree, served: _Served, group: _Group) -> Iterator[Proble
 def _budgets(served: _Served, group: _Group) -> tuple[MemoryBudget, ...]:
     sequences = math.ceil(group.max_num_seqs / group.layout.dp)
     return memory_budgets(
-        served.model, group.precision, served.engine, group.gpu, group.layout, group.token_budget, sequences
-    )
+        served.model, group.precision, served.engine, group.gpu, group.layout, group.token_budget, sequences,
+        served.speculation,
+    )  # fmt: skip
 
 
 def _kv_tokens(served: _Served, group: _Group) -> int:
@@ -437,6 +458,7 @@ def _check_memory(tree: Tree, served: _Served, group: _Group) -> Iterator[Proble
     """
     budgets, layout = _budgets(served, group), group.layout
     memory, path = tightest(budgets), ("groups", group.index)
+    yield from _check_verified(tree, served, group)
     given: KeyPath = (*path, "kv_capacity_tokens")
     if group.document.kv_capacity_tokens is not None:
         most = kv_capacity(
@@ -463,13 +485,31 @@ def _check_memory(tree: Tree, served: _Served, group: _Group) -> Iterator[Proble
         rule = f"is less than the longest sequence here, {longest:,.0f} tokens"
         yield tree.problem((*path, "max_model_len"), rule, "raise it, or cut input_tokens of the workload")
     tokens = _kv_tokens(served, group) // layout.dp
-    needed = math.ceil(equivalent_tokens(served.model, group.precision.kv_cache, longest))
+    kv_cache = group.precision.kv_cache
+    beside = unaccepted_tokens(served.model, kv_cache, served.speculation)
+    kept = float(equivalent_tokens(served.model, kv_cache, longest))
+    needed = math.ceil(kept + (0.0 if group.phase is Phase.PREFILL else beside))
     if tokens < needed:
         rank = " of a rank" if layout.dp > 1 else ""
         rule = f"KV cache{rank} holds {tokens:,} tokens, the longest sequence needs {needed:,}"
         where = given if tree.has(*given) else path
         hint = "more GPUs per replica hold more; input_tokens: {max: ...} keeps long prompts away"
         yield tree.problem(where, rule, hint, show_value=False)
+
+
+def _check_verified(tree: Tree, served: _Served, group: _Group) -> Iterator[Problem]:
+    """A step has room for the drafted tokens of all sequences."""
+    if served.speculation is None or group.phase is Phase.PREFILL:
+        return
+    sequences, rows = math.ceil(group.max_num_seqs / group.layout.dp), served.speculation.rows
+    if sequences * rows > group.token_budget:
+        rule = (
+            f"{sequences:,} sequences with draft_tokens + 1 = {rows} tokens each to verify make a step of "
+            f"{sequences * rows:,} tokens, more than max_num_batched_tokens, {group.token_budget:,}"
+        )
+        given = tree.has("groups", group.index, "max_num_seqs")
+        path = ("groups", group.index, "max_num_seqs" if given else "max_num_batched_tokens")
+        yield tree.problem(path, rule, f"at most {group.token_budget // rows:,} sequences")
 
 
 def _bare(budget: MemoryBudget, memory: float) -> MemoryBudget:
@@ -480,7 +520,7 @@ def _bare(budget: MemoryBudget, memory: float) -> MemoryBudget:
 def _smallest(served: _Served, group: _Group) -> str:
     """The smallest layout that fits, as a suggestion; empty where the group's own is no smaller."""
     gpu = replace(group.gpu, node_size=group.item.node_size)
-    fewest = smallest_layout(served.model, group.precision, served.engine, gpu)
+    fewest = smallest_layout(served.model, group.precision, served.engine, gpu, served.speculation)
     if fewest is None:
         return f"no layout of one node of {gpu.node_size} GPUs fits"
     larger = fewest.num_gpus > group.layout.num_gpus

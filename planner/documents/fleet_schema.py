@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from planner.documents.plan_schema import Count, PlanPrecisionDocument, Size
-from planner.documents.scenario_rules import check_slo, check_workload, repeated
+from planner.documents.scenario_rules import check_slo, check_speculative, check_workload, repeated
 from planner.documents.scenario_schema import (
     CHECKPOINT,
     DEMAND_SYNONYMS,
@@ -211,7 +211,8 @@ class FleetDocument(DemandDocument):
 
     @classmethod
     def check(cls, tree: Tree) -> list[Problem]:
-        return [*check_workload(tree, rate_needed=False), *check_slo(tree), *check_groups(tree)]
+        demand = [*check_workload(tree, rate_needed=False), *check_slo(tree), *check_speculative(tree)]
+        return [*demand, *check_groups(tree)]
 
 
 # --------------------------------------------------------------------------------------------

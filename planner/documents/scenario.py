@@ -29,6 +29,7 @@ from planner.documents.scenario_schema import (
     PrecisionDocument,
     ScenarioDocument,
     SloDocument,
+    SpeculativeDocument,
     WorkloadDocument,
 )
 from planner.documents.schedule import check_schedule, periods_of, scaling_of
@@ -58,6 +59,7 @@ from planner.specs import (
     Slo,
     SloTarget,
     SpareScope,
+    Speculation,
     Statistic,
     Workload,
 )
@@ -269,6 +271,20 @@ def service_of(document: DemandDocument, model: Model, preset: catalog.TrafficPr
         slo=_slo(document.slo),
         engine=document.engine,
         choices=precision_choices(document.precision, model, document.engine),
+        speculation=speculation_of(document.speculative),
+    )
+
+
+def speculation_of(document: SpeculativeDocument | None) -> Speculation | None:
+    """What the draft does, as the file says."""
+    if document is None:
+        return None
+    return Speculation(
+        draft_tokens=document.draft_tokens,
+        accepted_tokens=document.accepted_tokens,
+        draft_share=document.draft_cost,
+        draft_time=None if document.draft_ms is None else document.draft_ms * MILLI,
+        draft_weights=document.draft_weights_gb * GIGA,
     )
 
 

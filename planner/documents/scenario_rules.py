@@ -10,7 +10,7 @@ from planner.documents.tree import KeyPath, Tree
 from planner.errors import Problem
 
 DEMAND_KEYS = ("model", "workload", "slo")
-SERVED_KEYS = (*DEMAND_KEYS, "precision", "engine")
+SERVED_KEYS = (*DEMAND_KEYS, "precision", "engine", "speculative")
 LENGTH_SPLIT = "length_split"
 SURVIVE_NODE, SURVIVE_ZONE = "node", "zone"
 
@@ -91,6 +91,24 @@ def check_slo(tree: Tree) -> list[Problem]:
     ]
     if tree.get("slo") == {}:
         problems.append(tree.problem(("slo",), "at least one SLO is needed", "e.g. ttft_ms: {p99: 1000}"))
+    return problems
+
+
+def check_speculative(tree: Tree) -> list[Problem]:
+    """A step emits no more than it verifies, and drafting has one cost."""
+    path: KeyPath = ("speculative",)
+    if not isinstance(tree.get(*path), dict):
+        return []  # not there, or reported by the schema
+    problems = []
+    proposed, accepted = (tree.get(*path, key) for key in ("draft_tokens", "accepted_tokens"))
+    if type(proposed) is int and proposed >= 1 and is_number(accepted) and accepted > proposed + 1:
+        rule = f"must be <= draft_tokens + 1 = {proposed + 1}: a step emits no more than it verifies"
+        problems.append(tree.problem((*path, "accepted_tokens"), rule))
+    if tree.has(*path, "draft_cost") and tree.has(*path, "draft_ms"):
+        problems.append(tree.problem((*path, "draft_ms"), "is given beside draft_cost", "give one of them"))
+    elif not tree.has(*path, "draft_cost") and not tree.has(*path, "draft_ms"):
+        hint = "or draft_ms: the time of drafting, measured; 0 where it costs nothing"
+        problems.append(tree.problem((*path, "draft_cost"), "is required", hint, show_value=False))
     return problems
 
 

@@ -15,6 +15,7 @@ from planner.documents.scenario_rules import (
     check_models,
     check_options,
     check_slo,
+    check_speculative,
     check_workload,
     demand_trees,
 )
@@ -47,6 +48,9 @@ MAX_TOKENS = 10_000_000
 MAX_HISTOGRAM = 30_000
 MAX_PARALLEL = 1024
 MAX_CV = 100
+MAX_DRAFT = 64
+MAX_DRAFT_MS = 10_000
+MAX_DRAFT_GB = 10_000
 CHECKPOINT = "checkpoint"
 AUTO = "auto"
 TRACE = "trace"
@@ -99,6 +103,38 @@ class PrecisionDocument(DocumentModel):
         description="Format of the KV cache; checkpoint: the model's 16-bit format, whatever its weights; "
         "auto: that or fp8 is chosen, prefill and decode alike, where the engine keeps it on the GPU. fp8 "
         "changes what the model answers, if little: a plan that chose it says so.",
+    )
+
+
+class SpeculativeDocument(DocumentModel):
+    """Speculative decoding, in numbers that were measured; nothing of it is guessed."""
+
+    synonyms: ClassVar = {
+        "num_speculative_tokens": "draft_tokens",
+        "k": "draft_tokens",
+        "acceptance_length": "accepted_tokens",
+        "mean_acceptance_length": "accepted_tokens",
+        "acceptance_rate": "give accepted_tokens, the mean tokens emitted per step, the model's own included",
+        "draft_time_ms": "draft_ms",
+    }
+
+    draft_tokens: Annotated[int, Field(ge=1, le=MAX_DRAFT)] = Field(
+        description="Tokens that the draft proposes per step and sequence, k. [tok]"
+    )
+    accepted_tokens: Annotated[float, Field(ge=1)] = Field(
+        description="Mean tokens that a step emits per sequence, the model's own included, 1 to "
+        "draft_tokens + 1. [tok]"
+    )
+    draft_cost: Annotated[float, Field(ge=0, le=100)] | None = Field(
+        default=None,
+        description="Time of drafting draft_tokens tokens, as a share of the model's own step without a "
+        "draft at the same batch; or give draft_ms. [1]",
+    )
+    draft_ms: Annotated[float, Field(ge=0, le=MAX_DRAFT_MS)] | None = Field(
+        default=None, description="The same as a time, whatever the batch. [ms]"
+    )
+    draft_weights_gb: Annotated[float, Field(ge=0, le=MAX_DRAFT_GB)] = Field(
+        default=0.0, description="Memory that the draft takes of each GPU of a replica. [GB]"
     )
 
 
@@ -288,6 +324,9 @@ DEMAND_SYNONYMS = {
     "sla": "slo",
     "slos": "slo",
     "traffic": "workload",
+    "speculative_config": "speculative",
+    "speculative_decoding": "speculative",
+    "speculation": "speculative",
 }
 
 
@@ -297,6 +336,7 @@ _MODEL = (
 )
 _TRAFFIC = "Traffic."
 _SLO = "Service level objectives."
+_SPECULATIVE = "What a draft does; left out: each step makes one token of a sequence."
 
 
 class ServedDocument(DocumentModel):
@@ -305,6 +345,7 @@ class ServedDocument(DocumentModel):
     model: ModelSource | None = Field(default=None, description=_MODEL)
     precision: PrecisionDocument = Field(default=PrecisionDocument(), description="Number formats.")
     engine: Annotated[str, Choice(engine_names())] = Field(default="vllm", description="Serving engine.")
+    speculative: SpeculativeDocument | None = Field(default=None, description=_SPECULATIVE)
     workload: WorkloadDocument | None = Field(default=None, description=_TRAFFIC)
     slo: SloDocument | None = Field(default=None, description=_SLO)
 
@@ -356,7 +397,7 @@ class ScenarioDocument(ServedDocument):
     models: Annotated[list[ServedModelDocument], Field(min_length=1, max_length=64)] | None = Field(
         default=None,
         description="Several models that share the fleet, each with traffic and SLOs of its own; instead of "
-        "model, precision, engine, workload and slo.",
+        "model, precision, engine, speculative, workload and slo.",
     )
     periods: PeriodsDocument | None = Field(
         default=None, description="How the fleet follows a schedule of rates."
@@ -400,6 +441,11 @@ class ScenarioDocument(ServedDocument):
         demands = [
             problem
             for demand in demand_trees(tree)
-            for problem in (*check_workload(demand, rate_needed), *check_rates(demand), *check_slo(demand))
+            for problem in (
+                *check_workload(demand, rate_needed),
+                *check_rates(demand),
+                *check_slo(demand),
+                *check_speculative(demand),
+            )
         ]
         return [*check_models(tree), *demands, *check_fleet(tree), *check_supply(tree), *check_options(tree)]

@@ -39,7 +39,7 @@ def _operating_batch(r: ReplicaSet, traffic: Traffic, policy: SchedulerPolicy, g
         state, _ = colocated_state(r, traffic, policy, budget, batches[:, None])
         return state.rate[:, 0]
 
-    largest = float(min(group.max_num_seqs, group.token_budget / 2))
+    largest = float(min(group.max_num_seqs, group.token_budget / (2 * r.rows)))
     grid = np.geomspace(largest / _BATCHES_SPAN, largest, _BATCHES)
     enough = np.flatnonzero(rates(grid) >= target)
     if not len(enough):
@@ -97,13 +97,14 @@ class _Level:
     def of(cls, fleet: Fleet, group: Deployed, traffic: Traffic, z: float) -> _Level:
         r = replica_set(fleet, group, z)
         lanes = float(r.lanes[0])
-        largest = min(group.max_num_seqs, group.token_budget / 2)
+        largest = min(group.max_num_seqs, group.token_budget / (2 * r.rows))
         batch = np.geomspace(largest / _BATCHES_SPAN, largest, _BATCHES)
         budget = np.array([float(group.token_budget)])
         state, _ = colocated_state(r, traffic, fleet.engine.scheduler, budget, batch[:, None])
         own = prompt_time(r, traffic.query[:, None], traffic.cached[:, None], budget).service[:, 0]
         ends = decode_step_time(r, np.array([[1.0], [float(group.max_num_seqs)]]) * lanes, 1.0)[:, 0]
-        sequence = float(ends[1] - ends[0]) / (group.max_num_seqs - 1) * traffic.mean_osl / 2
+        steps = traffic.mean_osl / traffic.tokens_per_step
+        sequence = float(ends[1] - ends[0]) / (group.max_num_seqs - 1) * steps / 2
         return cls(own, sequence / lanes, batch, state.decode_step[:, 0], state.stolen[:, 0])
 
     def at(self, rate: float, size: float, steps: float) -> float:
@@ -170,19 +171,20 @@ def colocated_latencies(fleet: Fleet, served: Served, z: float) -> tuple[Compone
     if not traffic.has_tpot:
         return ttft, no_tpot(share)
     osl, weights = traffic.timed
+    a = traffic.tokens_per_step
     mean, variance = tpot_moments(
-        at, elasticity(state)[1], osl, traffic.colocated_steps, traffic.osl_scv, counts
+        at, elasticity(state)[1], osl / a, traffic.colocated_steps, traffic.osl_scv, counts
     )
-    tpot = float(mean[0])
-    floor, ceiling = min(floor, tpot), max(float(at.longest[0]), tpot)
+    step = float(mean[0])
+    floor, ceiling = min(floor, step), max(float(at.longest[0]), step)
 
     def exceeds(t: float) -> float:
-        if t >= ceiling:
+        if t * a >= ceiling:
             return 0.0
-        tail = gamma_tail(tpot - floor, variance[0], t - floor)
+        tail = gamma_tail(step - floor, variance[0], t * a - floor)
         return float(np.sum(weights * tail))
 
-    return ttft, Component(share, tpot, exceeds, 2 * tpot)
+    return ttft, Component(share, step / a, exceeds, 2 * step / a)
 
 
 def _first_token(share: float, sojourn: Sojourn | FlightSojourn) -> Component:

@@ -137,13 +137,14 @@ def _transfer(fleet: Fleet, prefill: Deployed, decode: Deployed, traffic: Traffi
 
 @dataclass(frozen=True, slots=True)
 class DecodeGroup:
-    """A decode group's distribution of batches and step times."""
+    """A decode group's distribution of batches and step times, and the tokens that a step emits."""
 
     group: Deployed
     share: float
     probability: FloatArray
     batch: FloatArray
     step: FloatArray
+    tokens_per_step: float = 1.0
 
     @classmethod
     def of(cls, fleet: Fleet, group: Deployed, traffic: Traffic, z: float) -> DecodeGroup:
@@ -151,11 +152,12 @@ class DecodeGroup:
         r = replica_set(fleet, group, z)
         times = decode_step_time(r, np.arange(1.0, slots + 1)[:, None], traffic.decode_context)[:, 0]
         replicas = group.replicas
-        occupancy = decode_occupancy(group.rate / replicas, traffic.mean_osl, times, replicas)
+        occupancy = decode_occupancy(group.rate / replicas, traffic.decode_steps, times, replicas)
         number = np.arange(len(occupancy.pmf))
         batch = number / replicas
         step = np.interp(np.maximum(batch, 1.0), np.arange(1, slots + 1), times)
-        return cls(group, share_of(fleet, group), occupancy.pmf, batch, step)
+        share = share_of(fleet, group)
+        return cls(group, share, occupancy.pmf, batch, step, traffic.tokens_per_step)
 
     @property
     def first_steps(self) -> list[tuple[float, float]]:
@@ -171,7 +173,9 @@ class DecodeGroup:
         return points + [(share, float(step * rest)) for step in steps for rest in FIRST_STEP_SPREAD]
 
     def component(self) -> Component:
-        """TPOT: the step at the batch that a request meets, weighted by the tokens made there."""
+        """TPOT: the step at the batch that a request meets over the tokens that it emits, weighted by the
+        tokens made there."""
+        a = self.tokens_per_step
         weights = self.probability * self.batch / self.step
         weights = weights / weights.sum()
         mean = float(weights @ self.step)
@@ -180,10 +184,10 @@ class DecodeGroup:
         above = 1.0 - np.cumsum(self.probability[order])
 
         def exceeds(t: float) -> float:
-            index = int(np.searchsorted(step, t, side="right"))
+            index = int(np.searchsorted(step, t * a, side="right"))
             return 1.0 if index == 0 else float(max(above[index - 1], 0.0))
 
-        return Component(self.share, mean, exceeds, float(step[-1]))
+        return Component(self.share, mean / a, exceeds, float(step[-1]) / a)
 
     def occupancy(self) -> Occupancy:
         cumulative = np.cumsum(self.probability)

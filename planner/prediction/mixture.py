@@ -93,6 +93,7 @@ def replica_set(fleet: Fleet, group: Deployed, z: float) -> ReplicaSet:
         fleet.engine,
         [(group.item.gpu, group.parallelism)],
         z,
+        fleet.service.speculation,
     )
 
 

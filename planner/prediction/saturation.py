@@ -94,9 +94,10 @@ def _most(fleet: Fleet, group: Deployed, traffic: Traffic, z: float) -> float:
         return 0.0
     if group.phase is Phase.DECODE:
         step = float(decode_step_time(r, np.array([[slots]]), traffic.decode_context)[0, 0])
-        return slots / (traffic.mean_osl * step)
+        return slots / (traffic.decode_steps * step)
     budget = np.array([float(group.token_budget)])
-    batch = np.geomspace(min(1.0, slots) / _BATCHES, min(slots, group.token_budget / 2), _BATCHES)
+    most = min(slots, group.token_budget / (2 * r.rows))
+    batch = np.geomspace(min(1.0, slots) / _BATCHES, most, _BATCHES)
     state, _ = colocated_state(r, traffic, fleet.engine.scheduler, budget, batch[:, None])
     return float(state.rate.max())
 

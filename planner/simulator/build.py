@@ -17,7 +17,17 @@ from planner.operators import ReplicaSet
 from planner.simulator.cluster import Cluster, Failure, Holdings, LoadMeasure, Router, SimulatedGroup
 from planner.simulator.requests import Requests
 from planner.simulator.tables import Grids, step_tables
-from planner.specs import Attention, Dtype, LatentAttention, Model, Phase, SchedulerPolicy
+from planner.specs import (
+    Attention,
+    Dtype,
+    LatentAttention,
+    Model,
+    Phase,
+    SchedulerPolicy,
+    rows_per_sequence,
+    tokens_per_step,
+)
+from planner.traffic import unaccepted_tokens
 from planner.transformer import equivalent_tokens, kv_bytes, kv_copies
 
 _ORDER = (Phase.PREFILL, Phase.DECODE, Phase.COLOCATED)
@@ -111,6 +121,8 @@ def cluster_of(
         router=setup.router or Router.of(fleet.routing),
         measure=setup.measure,
         failures=tuple(replace(f, group=place[f.group]) for f in setup.failures),
+        tokens_per_step=tokens_per_step(fleet.service.speculation),
+        rows=rows_per_sequence(fleet.service.speculation),
     )
 
 
@@ -124,20 +136,23 @@ def holdings(fleet: Fleet, requests: Requests) -> Holdings:
     """KV cache of each request.
 
     Windows fill while a sequence decodes; their whole size is taken at its start, so that from then on a
-    token takes the place of one token in the layers of full attention.
+    token takes the place of one token in the layers of full attention. Room for drafted tokens that may be
+    rejected is taken then, too.
     """
     model, dtypes = fleet.service.model, _kv_formats(fleet)
     isl = requests.isl.astype(np.float64)
     size = kv_bytes(model, dtypes[0], isl)  # where it is sent there is one format
     prompt = np.ceil(_most_tokens(model, dtypes, isl))
+    reserve = math.ceil(max(unaccepted_tokens(model, d, fleet.service.speculation) for d in dtypes))
     if np.array_equal(prompt, isl):
-        return Holdings(prompt=requests.isl, decode=requests.isl, size=size)
+        decode = requests.isl + reserve if reserve else requests.isl
+        return Holdings(prompt=requests.isl, decode=decode, size=size)
     if requests.blocks is not None:
         raise SpecError(
             f"{model.name}: a prefix cache is simulated only for models whose every layer keeps every token"
         )
     whole = np.ceil(_most_tokens(model, dtypes, isl + requests.osl))
-    decode = np.maximum(prompt, whole - requests.osl)
+    decode = np.maximum(prompt, whole - requests.osl) + reserve
     return Holdings(prompt=prompt.astype(np.int64), decode=decode.astype(np.int64), size=size)
 
 
@@ -172,7 +187,8 @@ def _group(fleet: Fleet, g: Deployed, grids: Grids, setup: Setup) -> SimulatedGr
             f"{g.item.gpu.name} {layout}: colocated replicas with several attention ranks are not modelled"
         )
     precision = fleet.service_of(g).precision
-    r = ReplicaSet.of(model, precision, engine, [(g.item.gpu, layout)], setup.z)
+    speculation = fleet.service.speculation
+    r = ReplicaSet.of(model, precision, engine, [(g.item.gpu, layout)], setup.z, speculation)
     # The ranks of a decode replica step together: one batch. Those of a prefill replica have a prompt each.
     lanes = layout.pp if g.phase is Phase.DECODE else layout.lanes
     tables = step_tables(r, grids, g.max_num_seqs, g.token_budget, lanes)
@@ -208,7 +224,8 @@ def _sequence_work(fleet: Fleet, g: Deployed, steps: np.ndarray) -> float:
     if g.phase is not Phase.COLOCATED or len(steps) < 3:
         return 0.0
     slope = float(steps[-1] - steps[1]) / (len(steps) - 2)
-    return slope * fleet.service.workload.lengths.osl.mean / 2
+    tokens = fleet.service.workload.lengths.osl.mean / tokens_per_step(fleet.service.speculation)
+    return slope * tokens / 2
 
 
 def _pair_rates(

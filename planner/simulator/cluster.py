@@ -25,6 +25,7 @@ _PHASES = {
 }
 _INT32 = np.iinfo(np.int32).max
 _RECORDS_AT_ONCE = 4096
+_MOST_GROWN = 32  # blocks of a pattern in which sequences grow
 MOST_CACHE_ENTRIES = 2**28  # blocks of a trace times replicas that the prefix cache keeps books of
 
 
@@ -144,6 +145,10 @@ class Cluster:
         Rate of the slower end of a transfer from one group to another; 0: never. [B/s]
     block_size : int
         Tokens of a KV block.
+    tokens_per_step : float
+        Mean tokens that a decode step emits for a sequence. [tok]
+    rows : int
+        Tokens that it computes for a sequence.
     """
 
     groups: tuple[SimulatedGroup, ...]
@@ -154,6 +159,8 @@ class Cluster:
     router: Router = Router.LEAST_LOADED
     measure: LoadMeasure = LoadMeasure.WORK
     failures: tuple[Failure, ...] = ()
+    tokens_per_step: float = 1.0
+    rows: int = 1
 
     def __post_init__(self) -> None:
         phases = [g.phase for g in self.groups]
@@ -167,6 +174,14 @@ class Cluster:
     @property
     def replicas(self) -> int:
         return sum(g.replicas for g in self.groups)
+
+    @property
+    def growth(self) -> tuple[int, int]:
+        """(steps, blocks): a sequence that decodes grows by so many blocks in so many steps, nearly."""
+        found = (
+            (max(round(n * self.block_size / self.tokens_per_step), 1), n) for n in range(1, _MOST_GROWN + 1)
+        )
+        return min(found, key=lambda x: (abs(x[1] * self.block_size / x[0] / self.tokens_per_step - 1), x[1]))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -229,7 +244,10 @@ class Outcome:
         made = self.request["made"].astype(np.int64)
         decoding = self.request["state"] == kernel.DECODE
         lanes = self.request["lane"][decoding]
-        made[decoding] += self.lane["iteration"][lanes] - self.request["joined_at"][decoding]
+        steps = self.lane["iteration"][lanes] - self.request["joined_at"][decoding]
+        alone = np.minimum(steps, made[decoding] == 0)  # the first of all
+        emitted = alone + np.floor((steps - alone) * self.cluster.tokens_per_step).astype(np.int64)
+        made[decoding] = np.minimum(made[decoding] + emitted, self.request["osl"][decoding])
         return made
 
 
@@ -295,7 +313,7 @@ def _world(
         control=control,
         tables=tables,
         ring=np.full((lanes, ring_size), -1, np.int32),
-        growth=np.zeros((lanes, cluster.block_size), np.int32),
+        growth=np.zeros((lanes, cluster.growth[0]), np.int32),
         refers=refers,
         older=older,
         newer=newer,
@@ -426,6 +444,8 @@ def _control_record(
     control["routing"], control["measure"] = _ROUTERS[cluster.router], _MEASURES[cluster.measure]
     control["first_from_prefill"] = cluster.first_token_from_prefill
     control["block"] = cluster.block_size
+    control["gain"], control["verified"] = cluster.tokens_per_step, cluster.rows
+    control["period"], control["grown"] = cluster.growth
     control["logging"] = logging
     sizes = [g.size for g in (cluster.grids.contexts, cluster.grids.queries, cluster.grids.pasts)]
     control["contexts"], control["queries"], control["pasts"] = sizes

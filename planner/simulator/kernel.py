@@ -9,9 +9,11 @@ of the records (:mod:`planner.simulator.records`) that it works on:
 - a *replica* holds the queue, the KV cache, and its NICs;
 - a *group* holds what its replicas share: limits, and where its tables begin.
 
-Every sequence of a lane gets one token per decoding step, so nothing is done per token: a ring of lists
+Every sequence of a lane gets as many tokens per decoding step, so nothing is done per token: a ring of lists
 says who ends in which step, a ring of counters how many sequences need another block in it, and sums keep
-the batch's context and the time that it was held up.
+the batch's context and the time that it was held up. That many is one or, where a draft's tokens are
+verified, their mean: a sequence has ``(tokens - 1) / gain`` steps after its first token, rounded up or down
+so that the mean is kept, and its blocks grow in a pattern that repeats itself.
 
 Whatever numbers a request, a lane, a replica or a group is an ``int32``, as records have it (-1: none): a
 function that is called with other types is compiled once more for them.
@@ -48,6 +50,7 @@ GAP_BINS = 2100
 SAMPLED = 10  # figures per group and sample
 
 _NEVER = math.inf
+_GOLDEN = 0.6180339887498949  # its multiples are spread evenly between whole numbers
 _index: Any = np.int32
 _number: Any = np.int64
 _NONE = _index(-1)
@@ -154,7 +157,7 @@ def _log(w: World, who: int, kind: int, start: float, end: float) -> None:
 
 @part(inline=True)
 def _count_gap(w: World, gap: float, number: int) -> None:
-    """Add `number` gaps between tokens to the histogram."""
+    """Add `number` gaps between tokens, or between what steps emit, to the histogram."""
     if number > 0 and gap > 0.0:
         k = int(math.log(gap / GAP_SMALLEST) * GAP_BINS_PER_E)
         w.gaps[min(max(k, 0), GAP_BINS - 1)] += number
@@ -341,6 +344,49 @@ def _blocks(tokens: int, block: int) -> int:
 def _last_blocks(w: World, i: int, early: int) -> int:
     """Blocks of a sequence at its last token; `early`: tokens that are made before it decodes."""
     return _blocks(w.request[i].kv_decode + w.request[i].osl - early, w.control[0].block)
+
+
+@part(inline=True)
+def _stay(w: World, i: int) -> int:
+    """Decode steps that a sequence needs for the tokens that are left. The first token of all comes alone:
+    nothing is drafted before it."""
+    gain = w.control[0].gain
+    left = w.request[i].osl - w.request[i].made
+    if gain == 1.0:
+        return left
+    alone = 1 if math.isnan(w.request[i].first) else 0
+    spread = (i * _GOLDEN) % 1.0
+    return max(alone + math.floor((left - alone) / gain + spread), 1)
+
+
+@part(inline=True)
+def _tokens_of(w: World, i: int, steps: int) -> int:
+    """Tokens of so many decode steps of a sequence; at least one of all is left to make."""
+    gain = w.control[0].gain
+    if gain == 1.0:
+        return steps
+    alone = 1 if w.request[i].made == 0 and steps > 0 else 0
+    made = alone + math.floor((steps - alone) * gain)
+    return min(made, w.request[i].osl - w.request[i].made - 1)
+
+
+@part(inline=True)
+def _grow(w: World, i: int, k: int, change: int) -> None:
+    """Put a sequence into the ring of those that need a block, or take it out."""
+    period, grown, block = w.control[0].period, w.control[0].grown, w.control[0].block
+    free = (-w.request[i].base) % block
+    for n in range(grown):
+        after = (free + n * block) * period // (grown * block)
+        w.growth[k, (w.request[i].joined_at + 1 + after) % period] += change
+
+
+@part(inline=True)
+def _grown(w: World, i: int, steps: int) -> int:
+    """Blocks that a sequence has grown by in so many decode steps."""
+    period, grown, block = w.control[0].period, w.control[0].grown, w.control[0].block
+    free = (-w.request[i].base) % block
+    need = steps * grown * block - free * period
+    return (need + period * block - 1) // (period * block) if need > 0 else 0
 
 
 # --------------------------------------------------------------------------------------------
@@ -773,7 +819,6 @@ def _join(w: World, k: int) -> None:
     """Take in the sequences that are ready."""
     here = w.lane[k]
     i = here.ready
-    block = w.control[0].block
     mask = w.ring.shape[1] - 1
     while i >= 0:
         after = w.request[i].next
@@ -789,14 +834,15 @@ def _join(w: World, k: int) -> None:
         here.batch += 1
         here.fresh += 1
         here.context += w.request[i].isl + w.request[i].made
-        slot = (here.iteration + w.request[i].osl - w.request[i].made) & mask
+        w.request[i].stay = _stay(w, i)
+        slot = (here.iteration + w.request[i].stay) & mask
         other = w.ring[k, slot]
         w.request[i].ring_next = other
         w.request[i].ring_before = -1
         if other >= 0:
             w.request[other].ring_before = i
         w.ring[k, slot] = i
-        w.growth[k, (here.iteration + 1 + (-w.request[i].base) % block) % block] += 1
+        _grow(w, i, k, 1)
         i = after
     here.ready = -1
     here.ready_tail = -1
@@ -807,7 +853,6 @@ def _join(w: World, k: int) -> None:
 def _leave(w: World, i: int, k: int) -> int:
     """Take a sequence out of its lane; the blocks that it has grown by since it joined."""
     here = w.lane[k]
-    block = w.control[0].block
     before, after = w.request[i].before, w.request[i].next
     if before >= 0:
         w.request[before].next = after
@@ -817,7 +862,7 @@ def _leave(w: World, i: int, k: int) -> int:
         w.request[after].before = before
     else:
         here.tail = before
-    slot = (w.request[i].joined_at + w.request[i].osl - w.request[i].made) & (w.ring.shape[1] - 1)
+    slot = (w.request[i].joined_at + w.request[i].stay) & (w.ring.shape[1] - 1)
     before, after = w.request[i].ring_before, w.request[i].ring_next
     if before >= 0:
         w.request[before].ring_next = after
@@ -826,11 +871,12 @@ def _leave(w: World, i: int, k: int) -> int:
     if after >= 0:
         w.request[after].ring_before = before
     steps = here.iteration - w.request[i].joined_at
-    base = w.request[i].base
-    w.growth[k, (w.request[i].joined_at + 1 + (-base) % block) % block] -= 1
+    _grow(w, i, k, -1)
     here.batch -= 1
-    here.context -= w.request[i].isl + w.request[i].made + steps
-    return _blocks(base + steps, block) - _blocks(base, block)
+    here.context -= w.request[i].isl + w.request[i].made + steps * w.control[0].gain
+    if here.batch == 0:
+        here.context = 0.0  # rounding
+    return _grown(w, i, steps)
 
 
 @part()
@@ -861,10 +907,11 @@ def _preempt(w: World, k: int, now: float) -> None:
         w.request[i].last = here.last_end
     steps = here.iteration - w.request[i].joined_at
     grown = _leave(w, i, k)
-    w.request[i].made += steps
+    made = _tokens_of(w, i, steps)
+    w.request[i].made += made
     swapped = w.group[g].swaps
     if swapped:
-        w.request[i].base += steps
+        w.request[i].base += made
         blocks = w.request[i].held + grown + w.request[i].shared * w.control[0].hash_blocks
         here.extra += blocks * w.group[g].swap_rate
         w.replica[r].swaps += 1
@@ -884,7 +931,7 @@ def _make_room(w: World, k: int, now: float) -> None:
     """Throw sequences out until there are blocks for the next token of all others."""
     here = w.lane[k]
     while here.batch > 0:
-        need = w.growth[k, (here.iteration + 1) % w.control[0].block]
+        need = w.growth[k, (here.iteration + 1) % w.control[0].period]
         if need == 0 or _allocate(w, here.replica, need, now):
             break
         _preempt(w, k, now)
@@ -1006,7 +1053,7 @@ def _step_times(w: World, k: int, g: int) -> tuple[float, float]:
     time = pure + host
     if query > 0:
         kernels = (
-            w.tables[here_group.token_table + query + decodes]
+            w.tables[here_group.token_table + query + decodes * c.verified]
             + here.attention
             + here_group.launch
             + w.tables[here_group.head_table + here.rows]
@@ -1020,7 +1067,7 @@ def _step_times(w: World, k: int, g: int) -> tuple[float, float]:
 def _decode_next(w: World, k: int, now: float) -> None:
     """All sequences of a lane decode in its next step; the youngest are thrown out where blocks are short."""
     here = w.lane[k]
-    need = w.growth[k, (here.iteration + 1) % w.control[0].block]
+    need = w.growth[k, (here.iteration + 1) % w.control[0].period]
     if need > 0 and not _allocate(w, here.replica, need, now):
         _make_room(w, k, now)
     here.decodes = here.batch
@@ -1039,12 +1086,12 @@ def _choose(w: World, k: int, g: int, now: float) -> None:
     if here.batch > 0 and w.group[g].prefill_first == 0:
         _decode_next(w, k, now)
     if w.replica[r].preemptions == before and (w.replica[r].head >= 0 or here.partial >= 0):
-        _take_prompts(w, k, w.group[g].budget - here.decodes, now)
+        _take_prompts(w, k, w.group[g].budget - here.decodes * w.control[0].verified, now)
     if here.query == 0 and here.batch > here.decodes:  # no prompts that would hold up decoding
         _decode_next(w, k, now)
     if here.query == 0 and here.decodes == 0:
         if w.replica[r].head >= 0:  # all were thrown out: they start again
-            _take_prompts(w, k, w.group[g].budget - here.decodes, now)
+            _take_prompts(w, k, w.group[g].budget - here.decodes * w.control[0].verified, now)
         if here.query == 0 and here.ready >= 0:  # from host memory
             _join(w, k)
             _decode_next(w, k, now)
@@ -1107,15 +1154,15 @@ def _start(w: World, k: int, now: float) -> None:
 
 @part(once=True)
 def _end_decoding(w: World, k: int, now: float) -> bool:
-    """Every sequence of a step that ends has a token more; whether one has its last."""
+    """Every sequence of a step that ends has a token more, or some; whether one has its last."""
     here = w.lane[k]
     r = here.replica
     decodes = here.decodes
     if w.control[0].logging:
         _log_decoding(w, k, now)
     here.iteration += 1
-    w.control[0].tokens += decodes
-    w.replica[r].tokens += decodes
+    w.control[0].tokens += decodes * w.control[0].gain
+    w.replica[r].tokens += decodes * w.control[0].gain
     w.replica[r].decode_steps += 1
     w.replica[r].step_decodes += decodes
     w.replica[r].batch_time += decodes * (now - here.start)
@@ -1124,7 +1171,7 @@ def _end_decoding(w: World, k: int, now: float) -> bool:
         _count_gap(w, gap, decodes - here.fresh)
         here.stall += max(gap - here.pure, 0.0)
     here.last_end = now
-    here.context += decodes
+    here.context += decodes * w.control[0].gain
     i = here.tail
     while here.fresh > 0:
         here.fresh -= 1
@@ -1242,7 +1289,7 @@ def _lose(w: World, i: int, r: int, now: float) -> int:
         if state == DECODE:
             k = w.request[i].lane
             if w.lane[k].iteration > w.request[i].joined_at:
-                w.request[i].made += w.lane[k].iteration - w.request[i].joined_at
+                w.request[i].made += _tokens_of(w, i, w.lane[k].iteration - w.request[i].joined_at)
                 w.request[i].last = w.lane[k].last_end
                 w.request[i].stall = w.lane[k].stall - w.request[i].stall
         if before or state in (DECODE, READY):

@@ -148,7 +148,8 @@ class SimulationResult:
     request_rate : float
         Offered, over the measured window. [req/s]
     ttft, tpot, itl, e2e : Measured
-        ITL is over all gaps between tokens of the run, in bins 1 % wide.
+        ITL is over all gaps between tokens of the run, in bins 1 % wide. Where a draft's tokens are verified
+        it is over the gaps between steps, each of which emits several at once.
     attainment, goodput : float
         Share of requests, and requests per second, that meet every SLO. A request meets a latency's SLOs
         if it is within the limit of the highest percentile asked for. [1, req/s]
@@ -267,8 +268,16 @@ def measure(outcome: Outcome, slo: Slo) -> SimulationResult:
         replicas=tuple(_replica_use(outcome, r) for r in range(len(outcome.replica))),
         classes=_classes(records, latencies, good),
         series=_series(outcome),
-        notes=outcome.requests.notes,
+        notes=(*outcome.requests.notes, *_bursts(outcome)),
     )
+
+
+def _bursts(outcome: Outcome) -> tuple[str, ...]:
+    """What to say of ITL where steps emit several tokens."""
+    emitted = outcome.cluster.tokens_per_step
+    if emitted == 1.0:
+        return ()
+    return (f"ITL is the time between steps, each of which emits {emitted:.4g} tokens at once on average",)
 
 
 def _mean(values: FloatArray) -> float:

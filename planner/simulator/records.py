@@ -30,6 +30,7 @@ REQUEST = np.dtype(
         ("done", "i4"),  # prompt tokens computed
         ("made", "i4"),  # output tokens, those since it joined its lane left out
         ("joined_at", "i4"),  # iteration of the lane
+        ("stay", "i4"),  # iterations from there to its last token
         ("base", "i4"),  # tokens held when it joined
         ("held", "i4"),  # blocks held by it alone when it joined
         ("shared", "i4"),  # blocks of the prefix cache that it refers to
@@ -92,7 +93,7 @@ REPLICA = np.dtype(
         ("used_since", "f8"),
         ("used", "i8"),  # blocks that requests hold
         ("most_used", "i8"),
-        ("tokens", "i8"),  # emitted
+        ("tokens", "f8"),  # emitted
         ("queued_tokens", "i8"),
         ("steps", "i8"),
         ("decode_steps", "i8"),
@@ -164,7 +165,8 @@ CONTROL = np.dtype(
         ("area", "f8"),  # sum of requests in the system times time [s]
         ("until", "f8"),
         ("random", "u8"),
-        ("tokens", "i8"),
+        ("tokens", "f8"),
+        ("gain", "f8"),  # tokens that a decode step emits for a sequence, on average
         ("pending", "i4"),  # requests without a replica of the first phase
         ("pending_tail", "i4"),
         ("homeless", "i4"),  # and of the decode phase
@@ -183,6 +185,9 @@ CONTROL = np.dtype(
         ("decode_turn", "i4"),
         ("first_from_prefill", "i4"),  # the first token comes with the hand-over
         ("block", "i4"),  # tokens
+        ("verified", "i4"),  # tokens that a decode step computes for a sequence
+        ("period", "i4"),  # iterations in which a sequence grows by `grown` blocks
+        ("grown", "i4"),
         ("hash_block", "i4"),  # tokens of a block of the prefix cache; 0: none
         ("hash_blocks", "i4"),  # engine blocks in it
         ("contexts", "i4"),
@@ -215,7 +220,7 @@ class World(NamedTuple):
     control : one record
     tables : step times and grids, one after the other
     ring : (lanes, iterations) sequences of a lane that end in an iteration: first of a list
-    growth : (lanes, block size) sequences of a lane that need a block in an iteration
+    growth : (lanes, period) sequences of a lane that need a block in an iteration
     refers : (replicas, blocks of prompts) requests that refer to a cached block; -1: not there
     older, newer : (replicas, blocks of prompts) order of use of cached blocks
     offsets, ids : blocks of each prompt

@@ -11,6 +11,7 @@ from planner.latency import (
     chunk_attention_time,
     decode_beside_time,
     decode_kernels_time,
+    draft_time,
     hand_over_time,
     head_time,
     token_time,
@@ -76,10 +77,11 @@ class StepTables:
 
     Notes
     -----
-    With D decode tokens and chunks :math:`q_i` after :math:`p_i` tokens, :math:`Q = \sum q_i`, a step
+    With D sequences that decode and chunks :math:`q_i` after :math:`p_i` tokens, :math:`Q = \sum q_i`, a step
     takes :math:`s_d\,decode(D) + host`, and with prompts another
     :math:`s_p \max(0, tokens(Q + D) + launch + \sum q_i a(q_i, p_i) + head + beside(D) - decode(D))`, as
-    :func:`planner.latency.prompt_time` has it.
+    :func:`planner.latency.prompt_time` has it. Where a draft's tokens are verified, the tokens are
+    :math:`Q + (k + 1) D`, and drafting is part of decode(D) and beside(D).
     """
 
     decode: FloatArray
@@ -110,9 +112,13 @@ def step_tables(r: ReplicaSet, grids: Grids, sequences: int, budget: int, lanes:
     batch = np.arange(1.0, sequences + 1)[:, None, None] * lanes
     contexts = np.maximum(grids.contexts, 1.0)[None, :, None]
     none = np.zeros((1, grids.contexts.size))
-    decode = np.concatenate([none, np.asarray(decode_kernels_time(r, batch, contexts))[..., 0]])
-    beside = np.concatenate([none, np.asarray(decode_beside_time(r, batch, contexts))[..., 0]])
-    tokens = np.arange(1.0, budget + sequences + 1)[:, None]
+    kernels, less = decode_kernels_time(r, batch, contexts), decode_beside_time(r, batch, contexts)
+    if r.speculation is not None:  # drafting takes as long whatever prompts are beside it
+        drafting = draft_time(r, batch, contexts) / (slowdown * r.engine.decode_scale)
+        kernels, less = kernels + drafting, less + drafting
+    decode = np.concatenate([none, np.asarray(kernels)[..., 0]])
+    beside = np.concatenate([none, np.asarray(less)[..., 0]])
+    tokens = np.arange(1.0, budget + sequences * r.rows + 1)[:, None]
     rows = np.arange(1.0, sequences + 1)[:, None]
     queries, pasts = grids.queries[:, None, None], grids.pasts[None, :, None]
     launch = float(np.asarray(chunk_attention_time(r, 0.0, 0.0)).flat[0])

@@ -61,6 +61,7 @@ from planner.specs.scenarios import (
     Workload,
     line_name,
 )
+from planner.specs.speculation import Speculation, rows_per_sequence, tokens_per_step
 
 __all__ = [
     "GPU",
@@ -110,10 +111,13 @@ __all__ = [
     "Slo",
     "SloTarget",
     "SpareScope",
+    "Speculation",
     "StateMixer",
     "Statistic",
     "StepReserve",
     "TransferCosts",
     "Workload",
     "line_name",
+    "rows_per_sequence",
+    "tokens_per_step",
 ]

@@ -19,6 +19,7 @@ from planner.specs.kinds import (
     Statistic,
 )
 from planner.specs.models import Model, Precision
+from planner.specs.speculation import Speculation
 from planner.units import MILLI
 
 
@@ -162,6 +163,8 @@ class Service:
         Tells services of one scenario apart.
     choices : tuple of Precision
         Formats that groups may have, preferred ones first; empty: `precision` alone.
+    speculation : Speculation or None
+        What its draft does; None: it decodes one token per step.
     """
 
     model: Model
@@ -171,6 +174,7 @@ class Service:
     engine: str
     label: str = ""
     choices: tuple[Precision, ...] = ()
+    speculation: Speculation | None = None
 
     @property
     def name(self) -> str:

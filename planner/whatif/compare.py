@@ -21,7 +21,7 @@ class GroupKey:
     Attributes
     ----------
     engine : str
-        Name and version.
+        Name and version, and whether it decodes with a draft.
     max_num_seqs, max_num_batched_tokens, max_model_len : int
         Limits that the engine is started with.
     """
@@ -190,14 +190,16 @@ def compare(before: Plan | str | Path, after: Plan | str | Path) -> Comparison:
 def counted(plan: Plan) -> dict[GroupKey, int]:
     """Replicas of a plan by what makes them alike."""
     counts: dict[GroupKey, int] = {}
+    drafts = _drafts(plan)
     for group in plan.groups:
+        draft = drafts.get("") or drafts.get(group.service)
         key = GroupKey(
             service=group.service,
             phase=group.phase,
             gpu=group.gpu,
             zone=group.zone,
             parallelism=group.parallelism,
-            engine=f"{plan.engine} {plan.engine_version}",
+            engine=f"{plan.engine} {plan.engine_version}" + (f", speculative: {draft}" if draft else ""),
             weights=group.precision.weights.value,
             kv_cache=group.precision.kv_cache.value,
             max_num_seqs=group.max_num_seqs,
@@ -346,12 +348,27 @@ def _facts(plan: Plan) -> dict[str, str]:
         ),
         "simulation": _verdict(plan),
     }
+    for name, draft in _drafts(plan).items():
+        facts[f"speculative decoding of {name}" if name else "speculative decoding"] = draft
     for prediction in plan.predictions:
         of = f" of {prediction.service}" if len(plan.predictions) > 1 else ""
         facts[f"request rate{of}"] = f"{prediction.request_rate:g} req/s"
         for target in prediction.slo:
             facts[_slo_name(target, of)] = f"<= {target.limit / MILLI:g} ms"
     return facts
+
+
+def _drafts(plan: Plan) -> dict[str, str]:
+    """What the drafts of a plan's models do, in words; the name of a plan's only model is empty."""
+    scenario = plan.scenario
+    several = [(entry.get("name") or entry.get("model"), entry) for entry in scenario.get("models", ())]
+    return {
+        (name if isinstance(name, str) else "model"): ", ".join(
+            f"{key} {value:g}" for key, value in served["speculative"].items()
+        )
+        for name, served in (("", scenario), *several)
+        if served.get("speculative")
+    }
 
 
 def _slo_name(target: SloTarget, of: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from planner.assembly import speculation_note
 from planner.documents.scenario import LoadedScenario
 from planner.infeasibility import rejection_reasons
 from planner.plan import Group, Plan
@@ -287,6 +288,10 @@ class _Work:
 
     def _notes(self) -> Iterator[str]:
         yield from compared_with_note(self.asked, self.base)
+        services = self.loaded.scenario.services
+        for service in services:
+            if service.speculation is not None:
+                yield speculation_note(service, len(services) == 1)
         if len(self.loaded.scenario.services) > 1:
             yield "why GPU types are not used is told of scenarios with one model"
         if not self.base.proven:
