@@ -24,6 +24,7 @@ from planner.experts import largest_of
 from planner.operators import (
     PromptShape,
     ReplicaSet,
+    attainable,
     decode_mixing,
     layer_operators,
     prefill_mixing,
@@ -34,11 +35,11 @@ from planner.specs import Engine
 RANK_SPREAD = 0.6  # coefficient of variation of a sequence's context, for the busiest rank; an estimate [1]
 
 
-def token_time(r: ReplicaSet, tokens: Numbers) -> Numbers:
-    """All layers on `tokens` of a rank, attention and head left out. [s]"""
+def token_time(r: ReplicaSet, tokens: Numbers, real: Numbers | None = None) -> Numbers:
+    """All layers on `tokens` of a rank, attention and head left out; `real` of them are no padding. [s]"""
     total: Numbers = 0.0
     for run in r.kinds:
-        for operator in layer_operators(r, run.layer, tokens):
+        for operator in layer_operators(r, run.layer, tokens, real):
             total = total + run.count * operator.time
     return total
 
@@ -83,6 +84,11 @@ def padded_batch(engine: Engine, batch: Numbers) -> FloatArray:
     return np.where(values <= 0, 0.0, np.where(values > sizes[-1], values, sizes[index]))
 
 
+def _unpadded(r: ReplicaSet, rows: Numbers) -> FloatArray:
+    """Of a decode step's rows on a rank those that visit experts: not the padding, and one token at least."""
+    return np.asarray(np.where(np.asarray(rows) > 0, np.maximum(rows, 1.0 / r.dp), 0.0))
+
+
 def decode_kernels_time(r: ReplicaSet, batch: Numbers, context: Numbers) -> Numbers:
     """Kernels of a pure decode step, drafting left out, unscaled. [s]"""
     return _step_kernels(r, batch, context, r.rows)
@@ -95,7 +101,7 @@ def _step_kernels(r: ReplicaSet, batch: Numbers, context: Numbers, rows: int) ->
     layers = float(r.model.num_layers)
     eager = np.where(micro * rows > r.engine.graph_batch_sizes[-1], layers * r.engine.eager_overhead, 0.0)
     return (
-        token_time(r, padded)
+        token_time(r, padded, _unpadded(r, micro * rows))
         + _decode_attention(r, micro, context, float(rows))
         + head_time(r, padded)
         + eager
@@ -114,7 +120,8 @@ def draft_time(r: ReplicaSet, batch: Numbers, context: Numbers) -> FloatArray:
     if r.speculation.draft_time is not None:
         return np.asarray(np.where(np.asarray(batch) > 0, r.speculation.draft_time, 0.0))
     assert r.speculation.draft_share is not None
-    plain = r.engine.decode_scale * _step_kernels(r, batch, context, 1) + _host(r, batch)
+    scale = r.engine.decode_scale
+    plain = scale * _step_kernels(attainable(r, scale), batch, context, 1) + _host(r, batch)
     return np.asarray(np.where(np.asarray(batch) > 0, r.speculation.draft_share * r.slowdown * plain, 0.0))
 
 
@@ -129,6 +136,18 @@ def decode_beside_time(r: ReplicaSet, batch: Numbers, context: Numbers) -> Numbe
 def chunk_attention_time(r: ReplicaSet, query: Numbers, cached: Numbers) -> Numbers:
     """Attention of one chunk of a prompt after `cached` tokens, one launch per layer, unscaled. [s]"""
     return _prefill_attention(r, _prompts(query, cached, np.maximum(query, 1.0), Companions(), 1.0))
+
+
+def decode_kernels_of_both(
+    r: ReplicaSet, prompts: ReplicaSet, batch: Numbers, context: Numbers
+) -> tuple[Numbers, Numbers]:
+    """Kernels of a pure decode step, with the rates that scaled decode steps attain, and with those of
+    `prompts`: ``attainable(r, prefill_scale)``. Unscaled. [s]"""
+    theirs = decode_kernels_time(prompts, batch, context)
+    if r.engine.decode_scale == r.engine.prefill_scale:
+        return theirs, theirs
+    own = attainable(r, r.engine.decode_scale)
+    return (theirs if own is prompts else decode_kernels_time(own, batch, context)), theirs
 
 
 def hand_over_time(r: ReplicaSet) -> FloatArray:
@@ -146,7 +165,8 @@ def decode_step_time(r: ReplicaSet, batch: Numbers, context: Numbers) -> FloatAr
 
     Each gets one token; with a draft it gets some, and the time is that of drafting and verifying them.
     """
-    kernels = r.engine.decode_scale * decode_kernels_time(r, batch, context)
+    scale = r.engine.decode_scale
+    kernels = scale * decode_kernels_time(attainable(r, scale), batch, context)
     step = np.asarray(r.slowdown * (kernels + _host(r, batch)))
     return step if r.speculation is None else step + draft_time(r, batch, context)
 
@@ -182,9 +202,9 @@ class Companions:
         Tokens to compute and query-key pairs of one of them, on average. [tok, tok^2]
     """
 
-    count: float = 0.0
-    query: float = 0.0
-    area: float = 0.0
+    count: Numbers = 0.0
+    query: Numbers = 0.0
+    area: Numbers = 0.0
 
 
 def prompt_time(
@@ -222,11 +242,13 @@ def prompt_time(
     rest = total - full * chunk
     steps = full + (rest > 0)
 
-    own = _own_kernels(r, _prompts(query, cached, chunk, companions, steps))
-    tokens = full * token_time(r, chunk + micro) + np.where(rest > 0, token_time(r, rest + micro), 0.0)
-    decode = np.where(decodes, decode_kernels_time(r, decode_batch, context), 0.0)
-    beside = np.where(decodes, decode_beside_time(r, decode_batch, context), 0.0)
-    increment = r.engine.prefill_scale * np.maximum(tokens + own + steps * (beside - decode), 0.0)
+    p = attainable(r, r.engine.prefill_scale)
+    own = _own_kernels(p, _prompts(query, cached, chunk, companions, steps))
+    tokens = full * token_time(p, chunk + micro) + np.where(rest > 0, token_time(p, rest + micro), 0.0)
+    decode, replaced = decode_kernels_of_both(r, p, decode_batch, context)
+    decode = np.where(decodes, decode, 0.0)
+    beside = np.where(decodes, decode_beside_time(p, decode_batch, context) - replaced, 0.0)
+    increment = r.engine.prefill_scale * np.maximum(tokens + own + steps * beside, 0.0)
     host = steps * _host(r, decode_batch + 1.0 + companions.count)
     service = np.asarray(r.slowdown * (increment + steps * r.engine.decode_scale * decode + host))
     if r.speculation is not None:
@@ -245,7 +267,7 @@ def _prompts(
     return PromptShape(
         query=query,
         cached=cached,
-        keys=_keys_read(query, cached, chunk),
+        chunk=chunk,
         others=companions.count,
         others_query=companions.query,
         others_area=companions.area,
@@ -257,14 +279,6 @@ def _own_kernels(r: ReplicaSet, prompts: PromptShape) -> Numbers:
     """Prompt attention, head rows and hand-overs of a prompt and its companions. [s]"""
     rows = 1.0 + prompts.others
     return _prefill_attention(r, prompts) + head_time(r, rows) + prompts.steps * _pipeline(r)
-
-
-def _keys_read(query: Numbers, cached: Numbers, chunk: Numbers) -> FloatArray:
-    """Key tokens read by all chunks of one prompt: each chunk reads everything before it. [tok]"""
-    full = np.floor(np.asarray(query / chunk, dtype=np.float64))
-    rest = query - full * chunk
-    earlier = full * cached + chunk * full * (full + 1) / 2
-    return np.asarray(earlier + np.where(rest > 0, cached + query, 0.0))
 
 
 # --------------------------------------------------------------------------------------------
@@ -283,14 +297,16 @@ def decode_breakdown(r: ReplicaSet, batch: float, context: float) -> tuple[Opera
     """Decode step of the first replica, by operator; the lines add up to :func:`decode_step_time`."""
     micro = batch / r.lanes
     padded = padded_batch(r.engine, micro * r.rows)
+    d = attainable(r, r.engine.decode_scale)
     beside = {
-        "decode attention": _decode_attention(r, micro, context, float(r.rows)),
-        "head": head_time(r, padded),
-        "pipeline hand-over": _pipeline(r),
+        "decode attention": _decode_attention(d, micro, context, float(r.rows)),
+        "head": head_time(d, padded),
+        "pipeline hand-over": _pipeline(d),
     }
+    named = _named_token_times(d, padded, _unpadded(r, micro * r.rows))
     drafting = draft_time(r, batch, context)
     total = decode_step_time(r, batch, context) - drafting
-    lines = _breakdown(r, padded, 1.0, beside, total, r.engine.decode_scale)
+    lines = _finish_breakdown(r, named | beside, total, r.engine.decode_scale)
     return (*lines, OperatorTime("draft", float(drafting.flat[0]))) if r.speculation is not None else lines
 
 
@@ -300,35 +316,29 @@ def prefill_breakdown(
     """One prompt on an idle replica, by operator; the lines add up to its `service`."""
     time = prompt_time(r, query, cached, token_budget)
     steps = float(time.steps.flat[0])
-    attention = _prefill_attention(r, _prompts(query, cached, token_budget, Companions(), steps))
+    p = attainable(r, r.engine.prefill_scale)
+    attention = _prefill_attention(p, _prompts(query, cached, token_budget, Companions(), steps))
     beside = {
         "prefill attention": attention,
-        "head": head_time(r, 1.0),
-        "pipeline hand-over": steps * _pipeline(r),
+        "head": head_time(p, 1.0),
+        "pipeline hand-over": steps * _pipeline(p),
     }
     full = float(np.floor(query / token_budget))
     rest = query - full * token_budget
     parts = [(full, float(token_budget)), (1.0 if rest > 0 else 0.0, rest)]
     merged: dict[str, Numbers] = {}
     for count, tokens in parts:
-        for name, value in _named_token_times(r, tokens).items():
+        for name, value in _named_token_times(p, tokens).items():
             merged[name] = merged.get(name, 0.0) + count * value
     return _finish_breakdown(r, merged | beside, time.service, r.engine.prefill_scale)
 
 
-def _named_token_times(r: ReplicaSet, tokens: Numbers) -> dict[str, Numbers]:
+def _named_token_times(r: ReplicaSet, tokens: Numbers, real: Numbers | None = None) -> dict[str, Numbers]:
     named: dict[str, Numbers] = {}
     for run in r.kinds:
-        for operator in layer_operators(r, run.layer, tokens):
+        for operator in layer_operators(r, run.layer, tokens, real):
             named[operator.name] = named.get(operator.name, 0.0) + run.count * operator.time
     return named
-
-
-def _breakdown(
-    r: ReplicaSet, tokens: Numbers, count: float, beside: dict[str, Numbers], total: FloatArray, scale: float
-) -> tuple[OperatorTime, ...]:
-    named = {name: count * value for name, value in _named_token_times(r, tokens).items()}
-    return _finish_breakdown(r, named | beside, total, scale)
 
 
 def _finish_breakdown(

@@ -39,6 +39,8 @@ class LatentDecodeKernel:
     sm_count: Numbers
     kv_bytes: Numbers
     log_sd: Numbers
+    compute_peak: Numbers = np.inf
+    memory_peak: Numbers = np.inf
 
     @classmethod
     def of(cls, gpu: GPU, kv_dtype: Dtype) -> LatentDecodeKernel:
@@ -58,6 +60,8 @@ class LatentDecodeKernel:
                 sm_count=plain.sm_count,
                 kv_bytes=kv_dtype.bytes,
                 log_sd=FALLBACK_LOG_SD,
+                compute_peak=peak,
+                memory_peak=gpu.hbm_bandwidth,
             )
         rows = known[own]
         log_sd = gpu.calibration.log_sd.get(f"latent_decode.{own}", FALLBACK_LOG_SD)
@@ -70,6 +74,8 @@ class LatentDecodeKernel:
             sm_count=float(gpu.sm_count),
             kv_bytes=kv_dtype.bytes,
             log_sd=log_sd if own.bytes == kv_dtype.bytes else max(log_sd, FALLBACK_LOG_SD),
+            compute_peak=peak,
+            memory_peak=gpu.hbm_bandwidth,
         )
 
 
@@ -78,13 +84,16 @@ def latent_prefill_kernel(gpu: GPU) -> PrefillAttentionKernel:
     rows = gpu.calibration.latent_prefill
     if rows is None:
         return PrefillAttentionKernel.of(gpu)
+    peak = _sixteen_bit_peak(gpu)
     return PrefillAttentionKernel(
-        compute_rate=_sixteen_bit_peak(gpu) * rows.compute_efficiency,
+        compute_rate=peak * rows.compute_efficiency,
         memory_rate=gpu.hbm_bandwidth * rows.memory_efficiency,
         overhead=rows.overhead,
         softmax_time=rows.softmax_time,
         sm_count=float(gpu.sm_count),
         log_sd=gpu.calibration.log_sd.get("latent_prefill", FALLBACK_LOG_SD),
+        compute_peak=peak,
+        memory_peak=gpu.hbm_bandwidth,
     )
 
 
@@ -145,13 +154,17 @@ def latent_prefill_time(
     return launches * kernel.overhead + flop / kernel.compute_rate + traffic / kernel.memory_rate + softmax
 
 
-def indexer_time(indexer: Indexer, batch: Numbers, context: Numbers, bandwidth: Numbers) -> Numbers:
-    """Time of scoring `context` keys for `batch` query tokens and picking the best; an estimate from
-    bytes. [s]"""
-    read = batch * context * index_bytes_per_token(indexer)
-    return np.where(
-        np.asarray(batch) > 0, INDEXER_OVERHEAD + read / (ELEMENTWISE_EFFICIENCY * bandwidth), 0.0
-    )
+def indexer_time(
+    indexer: Indexer, batch: Numbers, context: Numbers, bandwidth: Numbers, peak: Numbers
+) -> Numbers:
+    """Time of scoring `context` keys for `batch` query tokens and picking the best; an estimate. [s]
+
+    From bytes, or from arithmetic where a GPU has little of it for its bandwidth; `peak` is the 16-bit one.
+    """
+    read = batch * context * index_bytes_per_token(indexer) / (ELEMENTWISE_EFFICIENCY * bandwidth)
+    flop = 2.0 * indexer.heads * indexer.head_dim * batch * context
+    scored = np.maximum(read, flop / (INDEXER_COMPUTE_EFFICIENCY * peak))
+    return np.where(np.asarray(batch) > 0, INDEXER_OVERHEAD + scored, 0.0)
 
 
 def indexer_prefill_time(indexer: Indexer, area: Numbers, launches: Numbers, peak: Numbers) -> Numbers:
@@ -173,10 +186,20 @@ def state_decode_time(
 
 
 def state_prefill_time(
-    mixer: StateMixer, query: Numbers, launches: Numbers, tp: Numbers, bandwidth: Numbers, peak: Numbers
+    mixer: StateMixer,
+    query: Numbers,
+    chunks: Numbers,
+    launches: Numbers,
+    tp: Numbers,
+    bandwidth: Numbers,
+    peak: Numbers,
 ) -> Numbers:
-    """Time of a chunked scan over `query` tokens: arithmetic on the state, and inputs and outputs. [s]"""
+    """Time of a scan over `query` tokens in so many `chunks`. [s]
+
+    Arithmetic on the state, inputs and outputs, and the state itself, which every chunk reads and writes.
+    """
     flop = 8.0 * query * mixer.state_elements / tp
     moved = SIXTEEN_BIT * query * (mixer.input_width + mixer.output_width) / tp
+    moved = moved + 2.0 * chunks * state_bytes(mixer) / tp
     arithmetic = flop / (STATE_COMPUTE_EFFICIENCY * peak)
     return launches * STATE_OVERHEAD + arithmetic + moved / (ELEMENTWISE_EFFICIENCY * bandwidth)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from planner.arrays import FloatArray, Numbers
 from planner.collectives import AllReduce, all_reduce_time
 from planner.experts import ExpertsKernel, experts_time
 from planner.latent import (
+    INDEXER_COMPUTE_EFFICIENCY,
     LatentDecodeKernel,
     indexer_prefill_time,
     indexer_time,
@@ -27,6 +29,7 @@ from planner.latent import (
     state_prefill_time,
 )
 from planner.roofline import (
+    ELEMENTWISE_EFFICIENCY,
     FALLBACK_LOG_SD,
     DecodeAttentionKernel,
     GemmKernel,
@@ -36,6 +39,7 @@ from planner.roofline import (
     gemm_time,
     prefill_attention_time,
     stack,
+    within_peaks,
 )
 from planner.specs import (
     GPU,
@@ -88,6 +92,8 @@ class ReplicaSet:
         Where the model has such layers.
     exchange : AllReduce
         Between all ranks that share the experts.
+    bandwidth, peak : ndarray
+        HBM bandwidth and 16-bit peak, for operators without a kernel above. [B/s, FLOP/s]
     slowdown : ndarray
         Factor on every step time: the quantile of the model error that is planned for. [1]
     log_sd : ndarray
@@ -187,6 +193,40 @@ class ReplicaSet:
         )
 
 
+def attainable(r: ReplicaSet, scale: float) -> ReplicaSet:
+    """`r` as :meth:`ReplicaSet.of` made it, with rates that `scale` and the slowdown lift to peaks at most.
+
+    Where kernels are multiplied by less than 1 (a fast engine, the lower end of the model error) they would
+    else beat the data sheet. Each operator is held to its own peaks, so that sums of operators, and
+    differences of such sums, need no floor of their own.
+    """
+    factor = scale * r.slowdown
+    if np.all(factor >= 1.0):
+        return r
+
+    def capped(kernel: Any) -> Any:
+        return None if kernel is None else within_peaks(kernel, factor)
+
+    return replace(
+        r,
+        bandwidth=r.bandwidth * np.minimum(factor / ELEMENTWISE_EFFICIENCY, 1.0),
+        peak=r.peak * np.minimum(factor / INDEXER_COMPUTE_EFFICIENCY, 1.0),
+        **{name: capped(getattr(r, name)) for name in _KERNELS},
+    )
+
+
+_KERNELS = (
+    "attention",
+    "body",
+    "head",
+    "decode_attention",
+    "prefill_attention",
+    "experts",
+    "latent_decode",
+    "latent_prefill",
+)
+
+
 def model_error(gpu: GPU, engine: Engine) -> float:
     """Spread of a step's predicted time on this GPU and engine, natural log. [1]
 
@@ -208,9 +248,17 @@ class Operator:
     time: Numbers
 
 
-def layer_operators(r: ReplicaSet, layer: Layer, tokens: Numbers) -> tuple[Operator, ...]:
-    """What one layer does to `tokens` of one rank, attention itself left out."""
-    return (*_mixer_operators(r, layer, tokens), *_block_operators(r, layer, tokens))
+def layer_operators(
+    r: ReplicaSet, layer: Layer, tokens: Numbers, real: Numbers | None = None
+) -> tuple[Operator, ...]:
+    """What one layer does to `tokens` of one rank, attention itself left out.
+
+    Of the tokens `real` are no padding (None: all): only these visit routed experts.
+    """
+    return (
+        *_mixer_operators(r, layer, tokens),
+        *_block_operators(r, layer, tokens, tokens if real is None else real),
+    )
 
 
 def _where_any(tokens: Numbers, time: Numbers) -> Numbers:
@@ -284,7 +332,7 @@ def _latent_operators(r: ReplicaSet, a: LatentAttention, tokens: Numbers) -> tup
 # Feed-forward blocks
 
 
-def _block_operators(r: ReplicaSet, layer: Layer, tokens: Numbers) -> tuple[Operator, ...]:
+def _block_operators(r: ReplicaSet, layer: Layer, tokens: Numbers, real: Numbers) -> tuple[Operator, ...]:
     block, hidden = layer.feed_forward, r.model.hidden
     if block is None:
         return ()
@@ -296,7 +344,7 @@ def _block_operators(r: ReplicaSet, layer: Layer, tokens: Numbers) -> tuple[Oper
             Operator("all-reduce", _reduce(r, tokens)),
             Operator("elementwise", _elementwise(r, tokens, moved, DENSE_KERNELS)),
         )
-    return _expert_operators(r, block, tokens)
+    return _expert_operators(r, block, tokens, real)
 
 
 def _dense_operators(
@@ -309,13 +357,15 @@ def _dense_operators(
     )
 
 
-def _expert_operators(r: ReplicaSet, block: MixtureOfExperts, tokens: Numbers) -> tuple[Operator, ...]:
+def _expert_operators(
+    r: ReplicaSet, block: MixtureOfExperts, tokens: Numbers, real: Numbers
+) -> tuple[Operator, ...]:
     """Router, shared and routed experts, and the exchange between the ranks that share them."""
     assert r.experts is not None
     hidden = r.model.hidden
     width = float(block.latent or hidden)
     everyone = tokens * r.dp
-    routed = experts_time(r.experts, block, everyone, width, r.ep, r.moe_tp)
+    routed = experts_time(r.experts, block, real * r.dp, width, r.ep, r.moe_tp)
     if block.latent is not None:
         routed = routed + gemm_time(r.body, tokens, width, hidden) + gemm_time(r.body, tokens, hidden, width)
     exchange = all_reduce_time(r.exchange, everyone * hidden * SIXTEEN_BIT)
@@ -369,7 +419,7 @@ def decode_mixing(
     absorbed = gemm_time(r.attention, rows, heads * mixer.kv_rank, mixer.nope_dim)
     released = gemm_time(r.attention, rows, heads * mixer.value_dim, mixer.kv_rank)
     if mixer.indexer is not None:
-        time = time + indexer_time(mixer.indexer, batch, context, r.bandwidth)
+        time = time + indexer_time(mixer.indexer, batch, context, r.bandwidth, r.peak)
         if queries > 1.0:
             time = time + indexer_prefill_time(mixer.indexer, more * context, 0.0, r.peak)
     return time + absorbed + released
@@ -382,18 +432,31 @@ class PromptShape:
     Attributes
     ----------
     query, cached : tokens of the prompt to compute, and found in the cache. [tok]
-    keys : key tokens read over all chunks. [tok]
+    chunk : tokens of the prompt in a step, the last one apart. [tok]
     others, others_query, others_area : companions' number, tokens and query-key pairs of each.
     steps : launches.
     """
 
     query: Numbers
     cached: Numbers
-    keys: Numbers
-    others: float
-    others_query: float
-    others_area: float
+    chunk: Numbers
+    others: Numbers
+    others_query: Numbers
+    others_area: Numbers
     steps: Numbers
+
+
+def keys_read(p: PromptShape, limit: float = math.inf) -> Numbers:
+    """Key tokens that all chunks of the prompts read: each of them itself and `limit` tokens before. [tok]"""
+    full = np.floor(np.asarray(p.query / p.chunk, dtype=np.float64))
+    before = full * p.chunk
+    within = full if math.isinf(limit) else np.clip(np.ceil((limit - p.cached) / p.chunk), 0.0, full)
+    past = within * p.cached + p.chunk * within * (within - 1) / 2
+    if math.isfinite(limit):
+        past = past + (full - within) * limit
+    past = past + np.where(p.query > before, np.minimum(p.cached + before, limit), 0.0)
+    total: Numbers = p.query + past + p.others * p.others_query
+    return total
 
 
 def prefill_mixing(r: ReplicaSet, layer: Layer, p: PromptShape) -> Numbers:
@@ -403,21 +466,24 @@ def prefill_mixing(r: ReplicaSet, layer: Layer, p: PromptShape) -> Numbers:
         return 0.0
     query = p.query + p.others * p.others_query
     if isinstance(mixer, StateMixer):
-        return state_prefill_time(mixer, query, p.steps, r.tp, r.bandwidth, r.peak)
+        chunks = np.where(np.asarray(p.query) > 0, p.steps, 0.0) + p.others
+        return state_prefill_time(mixer, query, chunks, p.steps, r.tp, r.bandwidth, r.peak)
     limit = float(seen_context(layer, np.inf))
     windowed = math.isfinite(limit)
     companions = np.minimum(p.others_area, p.others_query * limit) if windowed else p.others_area
     area = attention_area(layer, p.query, p.cached) + p.others * companions
-    keys = p.keys + p.others * p.others_query
     heads = mixer.heads / r.tp
     if isinstance(mixer, Attention):
-        read = np.minimum(keys, query + p.steps * limit) if windowed else keys
+        read = keys_read(p, limit)
         kv_heads = kv_heads_per_rank(mixer, r.tp)
         return prefill_attention_time(
             r.prefill_attention, area, query, read, p.steps, heads, kv_heads, mixer.head_dim
         )
     assert r.latent_prefill is not None
-    expanded = gemm_time(r.attention, keys, heads * (mixer.nope_dim + mixer.value_dim), mixer.kv_rank)
+    keys = keys_read(p)
+    steps = np.maximum(p.steps, 1.0)  # each reads the expanding matrix again
+    width = heads * (mixer.nope_dim + mixer.value_dim)
+    expanded = steps * gemm_time(r.attention, keys / steps, width, mixer.kv_rank)
     time = latent_prefill_time(r.latent_prefill, mixer, area, query, keys, p.steps, heads)
     if mixer.indexer is not None:
         pairs = p.query * (p.cached + p.query / 2) + p.others * p.others_area

@@ -17,7 +17,7 @@ References
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -47,6 +47,7 @@ class GemmKernel:
     quantization_rate : traffic of the activation quantisation pass; inf where there is none. [B/s]
     weight_bytes, activation_bytes : per element as stored and as computed. [B]
     log_sd : residual spread, natural log. [1]
+    compute_peak, memory_peak : the vendor's figures, see :func:`within_peaks`. [FLOP/s, B/s]
     """
 
     compute_rate: Numbers
@@ -57,6 +58,8 @@ class GemmKernel:
     weight_bytes: Numbers
     activation_bytes: Numbers
     log_sd: Numbers
+    compute_peak: Numbers = np.inf
+    memory_peak: Numbers = np.inf
 
     @classmethod
     def of(cls, gpu: GPU, dtype: Dtype) -> GemmKernel:
@@ -85,6 +88,8 @@ class GemmKernel:
             weight_bytes=dtype.bytes,
             activation_bytes=min(compute.bytes, Dtype.BF16.bytes),
             log_sd=max(log_sd, FALLBACK_LOG_SD) if borrowed else log_sd,
+            compute_peak=gpu.peak_flops[compute],
+            memory_peak=gpu.hbm_bandwidth,
         )
 
 
@@ -117,6 +122,7 @@ class DecodeAttentionKernel:
     sm_count: Numbers
     kv_bytes: Numbers
     log_sd: Numbers
+    memory_peak: Numbers = np.inf
 
     @classmethod
     def of(cls, gpu: GPU, kv_dtype: Dtype) -> DecodeAttentionKernel:
@@ -136,6 +142,7 @@ class DecodeAttentionKernel:
             sm_count=float(gpu.sm_count),
             kv_bytes=kv_dtype.bytes,
             log_sd=max(log_sd, FALLBACK_LOG_SD) if borrowed else log_sd,
+            memory_peak=gpu.hbm_bandwidth,
         )
 
 
@@ -149,6 +156,8 @@ class PrefillAttentionKernel:
     softmax_time: Numbers
     sm_count: Numbers
     log_sd: Numbers
+    compute_peak: Numbers = np.inf
+    memory_peak: Numbers = np.inf
 
     @classmethod
     def of(cls, gpu: GPU) -> PrefillAttentionKernel:
@@ -163,6 +172,8 @@ class PrefillAttentionKernel:
             softmax_time=rows.softmax_time,
             sm_count=float(gpu.sm_count),
             log_sd=gpu.calibration.log_sd.get("prefill_attention", FALLBACK_LOG_SD),
+            compute_peak=gpu.peak_flops[dtype],
+            memory_peak=gpu.hbm_bandwidth,
         )
 
 
@@ -177,6 +188,25 @@ def stack(kernels: Sequence[Kernel]) -> Kernel:
     }
     stacked: Kernel = type(first)(**columns)
     return stacked
+
+
+_PEAKS = {"compute_rate": "compute_peak", "memory_rate": "memory_peak", "activation_rate": "memory_peak"}
+
+
+def within_peaks(kernel: Kernel, factor: Numbers) -> Kernel:
+    """Kernel whose times may be multiplied by `factor` and still beat no figure of the vendor's.
+
+    A rate grows by ``1 / factor`` when the time shrinks by `factor`, so that it may be no more than `factor`
+    of its peak before.
+    """
+    known: Any = kernel
+    rates = {
+        rate: np.minimum(getattr(known, rate), factor * getattr(known, peak))
+        for rate, peak in _PEAKS.items()
+        if hasattr(known, rate)
+    }
+    capped: Kernel = replace(known, **rates)
+    return capped
 
 
 def smooth_maximum(a: Numbers, b: Numbers, exponent: Numbers) -> Numbers:

@@ -74,8 +74,10 @@ def test_every_gpu_has_some_kernel(name, dtype):
 
 def test_an_indexer_reads_its_keys():
     indexer = Indexer(heads=64, head_dim=128, top_k=2048)
-    near, far = (float(indexer_time(indexer, 32.0, context, 3e12)) for context in (1000.0, 100_000.0))
+    near, far = (float(indexer_time(indexer, 32.0, context, 3e12, 1e15)) for context in (1000.0, 100_000.0))
     assert far - near == pytest.approx(32 * 99_000 * 132 / (0.75 * 3e12), rel=1e-9)
+    near, far = (float(indexer_time(indexer, 32.0, context, 3e12, 1e14)) for context in (1000.0, 100_000.0))
+    assert far - near == pytest.approx(32 * 99_000 * 16_384 / (0.8 * 1e14), rel=1e-9)
 
 
 def test_an_indexer_scores_prompts_by_arithmetic():
@@ -90,4 +92,4 @@ def test_a_state_costs_the_same_whatever_the_context():
     one, two = (float(state_decode_time(STATE, batch, 1.0, 3e12)) for batch in (1.0, 2.0))
     moved = 2 * (STATE.state_elements * 4 + 8192 * 3 * 2)
     assert two - one == pytest.approx(moved / (0.75 * 3e12), rel=1e-9)
-    assert float(state_prefill_time(STATE, 1000.0, 1.0, 1.0, 3e12, 1e15)) > 0
+    assert float(state_prefill_time(STATE, 1000.0, 1.0, 1.0, 1.0, 3e12, 1e15)) > 0

@@ -10,13 +10,13 @@ from planner.arrays import FloatArray
 from planner.latency import (
     chunk_attention_time,
     decode_beside_time,
-    decode_kernels_time,
+    decode_kernels_of_both,
     draft_time,
     hand_over_time,
     head_time,
     token_time,
 )
-from planner.operators import ReplicaSet
+from planner.operators import ReplicaSet, attainable
 
 _PER_OCTAVE = 6  # points of a geometric grid
 _SHORTEST = 8.0  # context of the first grid point [tok]
@@ -61,7 +61,8 @@ class StepTables:
     Attributes
     ----------
     decode, beside : ndarray, shape (sequences + 1, contexts)
-        Kernels of a pure decode step, and of what decode tokens add to a step of prompts. [s]
+        Kernels of a pure decode step, and of what decode tokens add to a step of prompts. Where the two
+        scales hold kernels to their peaks differently, `beside` is shifted: only the difference counts. [s]
     tokens : ndarray, shape (tokens + 1,)
         All that depends on the number of tokens of a step only. [s]
     head : ndarray, shape (rows + 1,)
@@ -112,7 +113,9 @@ def step_tables(r: ReplicaSet, grids: Grids, sequences: int, budget: int, lanes:
     batch = np.arange(1.0, sequences + 1)[:, None, None] * lanes
     contexts = np.maximum(grids.contexts, 1.0)[None, :, None]
     none = np.zeros((1, grids.contexts.size))
-    kernels, less = decode_kernels_time(r, batch, contexts), decode_beside_time(r, batch, contexts)
+    p = attainable(r, r.engine.prefill_scale)
+    kernels, replaced = decode_kernels_of_both(r, p, batch, contexts)
+    less = decode_beside_time(p, batch, contexts) - replaced + kernels
     if r.speculation is not None:  # drafting takes as long whatever prompts are beside it
         drafting = draft_time(r, batch, contexts) / (slowdown * r.engine.decode_scale)
         kernels, less = kernels + drafting, less + drafting
@@ -121,13 +124,13 @@ def step_tables(r: ReplicaSet, grids: Grids, sequences: int, budget: int, lanes:
     tokens = np.arange(1.0, budget + sequences * r.rows + 1)[:, None]
     rows = np.arange(1.0, sequences + 1)[:, None]
     queries, pasts = grids.queries[:, None, None], grids.pasts[None, :, None]
-    launch = float(np.asarray(chunk_attention_time(r, 0.0, 0.0)).flat[0])
-    chunks = np.asarray(chunk_attention_time(r, queries, pasts))[..., 0]
+    launch = float(np.asarray(chunk_attention_time(p, 0.0, 0.0)).flat[0])
+    chunks = np.asarray(chunk_attention_time(p, queries, pasts))[..., 0]
     return StepTables(
         decode=decode,
         beside=beside,
-        tokens=np.concatenate([[0.0], np.asarray(token_time(r, tokens))[:, 0]]),
-        head=np.concatenate([[0.0], np.asarray(head_time(r, rows))[:, 0]]),
+        tokens=np.concatenate([[0.0], np.asarray(token_time(p, tokens))[:, 0]]),
+        head=np.concatenate([[0.0], np.asarray(head_time(p, rows))[:, 0]]),
         attention=(chunks - launch) / grids.queries[:, None],
         launch=launch + float(hand_over_time(r)[0]),
         host=slowdown * float(r.pp[0]) * r.engine.step_overhead,

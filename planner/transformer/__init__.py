@@ -14,6 +14,7 @@ from planner.transformer.cache import (
     kv_heads_per_rank,
     kv_read_bytes,
     layer_kv_bytes_per_token,
+    layer_kv_read_bytes,
     seen_context,
     stage_kv_bytes,
     stage_kv_bytes_per_token,
@@ -37,7 +38,9 @@ from planner.transformer.work import (
     decode_flop,
     head_flop,
     matrix_flop_per_token,
+    mixing_flop_per_pair,
     prefill_flop,
+    state_flop,
 )
 
 __all__ = [
@@ -57,8 +60,10 @@ __all__ = [
     "kv_heads_per_rank",
     "kv_read_bytes",
     "layer_kv_bytes_per_token",
+    "layer_kv_read_bytes",
     "layer_weights",
     "matrix_flop_per_token",
+    "mixing_flop_per_pair",
     "padded_vocabulary",
     "parameters",
     "prefill_flop",
@@ -68,5 +73,6 @@ __all__ = [
     "stage_layers",
     "stage_weight_bytes",
     "stages",
+    "state_flop",
     "weight_bytes",
 ]

@@ -87,20 +87,23 @@ def kv_bytes_per_sequence(model: Model, dtype: Dtype) -> float:
     return total
 
 
+def layer_kv_read_bytes(layer: Layer, dtype: Dtype, context: Numbers, tp: int = 1) -> Numbers:
+    """What one step reads of what a layer keeps of `context` tokens on one rank; states twice. [B]"""
+    mixer = layer.attention
+    if isinstance(mixer, StateMixer):
+        return 2.0 * state_bytes(mixer, tp)
+    per_token = layer_kv_bytes_per_token(layer, dtype, tp)
+    if isinstance(mixer, LatentAttention) and mixer.indexer is not None:
+        index = index_bytes_per_token(mixer.indexer)
+        return index * context + (per_token - index) * seen_context(layer, context)
+    return per_token * seen_context(layer, context)
+
+
 def kv_read_bytes(model: Model, dtype: Dtype, context: Numbers) -> Numbers:
     """What one decode step reads of a sequence of `context` tokens, each head once; states twice. [B]"""
     total: Numbers = 0.0
     for run in model.kinds:
-        mixer = run.layer.attention
-        if isinstance(mixer, StateMixer):
-            total = total + run.count * 2.0 * state_bytes(mixer)
-        elif isinstance(mixer, LatentAttention) and mixer.indexer is not None:
-            index = index_bytes_per_token(mixer.indexer)
-            latent = layer_kv_bytes_per_token(run.layer, dtype) - index
-            total = total + run.count * (index * context + latent * seen_context(run.layer, context))
-        else:
-            per_token = layer_kv_bytes_per_token(run.layer, dtype)
-            total = total + run.count * per_token * seen_context(run.layer, context)
+        total = total + run.count * layer_kv_read_bytes(run.layer, dtype, context)
     return total
 
 

@@ -35,7 +35,7 @@ def attention_area(layer: Layer, query: Numbers, cached: Numbers = 0.0) -> Numbe
     return growing * (np.minimum(cached, limit) + growing / 2) + (query - growing) * limit
 
 
-def _flop_per_pair(layer: Layer, absorbed: bool) -> float:
+def mixing_flop_per_pair(layer: Layer, *, absorbed: bool) -> float:
     """FLOP of one query-key pair over all heads; latents may be read as they are (absorbed)."""
     mixer = layer.attention
     if isinstance(mixer, Attention):
@@ -49,11 +49,11 @@ def _flop_per_pair(layer: Layer, absorbed: bool) -> float:
 
 def attention_flop(model: Model, area: Numbers) -> Numbers:
     """FLOP of attention over `area` query-key pairs in every layer. [FLOP]"""
-    per_pair = sum(run.count * _flop_per_pair(run.layer, absorbed=False) for run in model.kinds)
+    per_pair = sum(run.count * mixing_flop_per_pair(run.layer, absorbed=False) for run in model.kinds)
     return per_pair * area
 
 
-def _state_flop(layer: Layer) -> float:
+def state_flop(layer: Layer) -> float:
     """FLOP of a recurrent state's update and read-out for one token: two multiply-adds an element."""
     return 4.0 * layer.attention.state_elements if isinstance(layer.attention, StateMixer) else 0.0
 
@@ -64,8 +64,8 @@ def prefill_flop(model: Model, isl: Numbers, cached: Numbers = 0.0) -> Numbers:
     mixing = sum(
         run.count
         * (
-            _flop_per_pair(run.layer, absorbed=False) * attention_area(run.layer, computed, cached)
-            + _state_flop(run.layer) * computed
+            mixing_flop_per_pair(run.layer, absorbed=False) * attention_area(run.layer, computed, cached)
+            + state_flop(run.layer) * computed
         )
         for run in model.kinds
     )
@@ -77,8 +77,8 @@ def decode_flop(model: Model, context: Numbers) -> Numbers:
     mixing = sum(
         run.count
         * (
-            _flop_per_pair(run.layer, absorbed=True) * seen_context(run.layer, context)
-            + _state_flop(run.layer)
+            mixing_flop_per_pair(run.layer, absorbed=True) * seen_context(run.layer, context)
+            + state_flop(run.layer)
         )
         for run in model.kinds
     )
