@@ -102,9 +102,7 @@ class LoopTable:
         time = prompt_time(
             prompts, loops.isl, 0.0, loops.token_budget, decode_batch=beside, context=loops.context
         )
-        host = time.steps * (
-            prompts.pp * engine.step_overhead + engine.sequence_overhead * (beside + 1.0)
-        )
+        host = time.steps * (prompts.pp * engine.step_overhead + engine.sequence_overhead * (beside + 1.0))
         alone = np.where(beside > 0, time.stolen, time.stolen - host * prompts.slowdown)
         prompt = alone / (engine.prefill_scale * prompts.slowdown)
         return cls(
@@ -237,9 +235,7 @@ def run(table: LoopTable, host: HostConstants, protocol: Protocol) -> LoopState:
         beside = np.where(
             disaggregated, 0.0, decode + host.sequence * batch
         )  # decode tokens in the steps of a prompt
-        service = prompt + table.prompt_steps * (
-            beside + table.prompt_stages * host.step + host.sequence
-        )
+        service = prompt + table.prompt_steps * (beside + table.prompt_stages * host.step + host.sequence)
         mixed = step + batch * prompt / (table.lanes * np.maximum(loops.osl, 1.0))
         held_up = step + largest * prompt / (2 * table.lanes * np.maximum(loops.osl, 1.0))
         tpot = np.where(disaggregated, step, np.where(protocol.wave, held_up, mixed))
@@ -248,8 +244,11 @@ def run(table: LoopTable, host: HostConstants, protocol: Protocol) -> LoopState:
         after = np.where(disaggregated, loops.transfer + step, 0.0)
         own = protocol.fixed + protocol.services * service + protocol.steps * tpot + after
         batches = np.ceil(np.maximum(largest * loops.isl / (table.lanes * loops.token_budget), 1.0))
-        in_wave = protocol.fixed + protocol.steps * step + protocol.services * np.maximum(
-            largest / table.lanes * prompt * (batches + 1) / (2 * batches), service
+        in_wave = (
+            protocol.fixed
+            + protocol.steps * step
+            + protocol.services
+            * np.maximum(largest / table.lanes * prompt * (batches + 1) / (2 * batches), service)
         )
         ttft = np.where(protocol.wave & ~disaggregated, in_wave, own + wait)
         rate = admitted / (ttft + tokens * tpot)

@@ -75,6 +75,9 @@ SPANNING_NORM_BYTES = 8  # one 32-bit sum of squares each for queries and keys [
 STATE_KERNELS = 4  # short convolution, gates, norm of the state's output, and their copies
 DENSE_KERNELS = 2  # a norm with residual, and the activation
 EXPERT_KERNELS = 2  # a norm with residual, and the choice of experts; activation belongs to the product
+WIDE_COMPUTE = (
+    1 / 15
+)  # rate of 32-bit arithmetic over that of 16-bit tensor cores: 67 of 989 TFLOP/s on H100 [1]
 SHARED_KERNELS = 2  # the shared experts' activation, and their sum with the routed ones
 
 
@@ -96,8 +99,8 @@ class ReplicaSet:
         HBM bandwidth and 16-bit peak, for operators without a kernel above. [B/s, FLOP/s]
     slowdown : ndarray
         Factor on every step time: the quantile of the model error that is planned for. [1]
-    log_sd : ndarray
-        Spread of that error, natural log. [1]
+    log_sd, prompt_log_sd : ndarray
+        Spread of that error for decode steps and for prompts, natural log; the larger is planned with. [1]
     speculation : Speculation or None
         What the model's draft does, the same on all replicas.
     """
@@ -124,6 +127,7 @@ class ReplicaSet:
     peak: FloatArray
     vocabulary: FloatArray
     log_sd: FloatArray
+    prompt_log_sd: FloatArray
     slowdown: FloatArray
     speculation: Speculation | None = None
 
@@ -160,12 +164,10 @@ class ReplicaSet:
         formats = list(zip(gpus, each, strict=True))
         layouts = [p for _, p in replicas]
         shards = [Shards.of(p) for p in layouts]
-        log_sd = np.array([model_error(gpu, engine) for gpu in gpus])
-        routed = any(isinstance(run.layer.feed_forward, MixtureOfExperts) for run in model.kinds)
         latent = any(isinstance(run.layer.attention, LatentAttention) for run in model.kinds)
-        return cls(
+        bare = cls(
             model=model,
-            engine=engine,
+            engine=for_model(engine, model),
             kinds=model.kinds,
             tp=np.array([float(p.tp) for p in layouts]),
             pp=np.array([float(p.pp) for p in layouts]),
@@ -177,7 +179,7 @@ class ReplicaSet:
             head=stack([GemmKernel.of(g, Dtype.BF16) for g in gpus]),
             decode_attention=stack([DecodeAttentionKernel.of(g, p.kv_cache) for g, p in formats]),
             prefill_attention=stack([PrefillAttentionKernel.of(g) for g in gpus]),
-            experts=stack([ExpertsKernel.of(g, p.of_experts) for g, p in formats]) if routed else None,
+            experts=stack([ExpertsKernel.of(g, p.of_experts) for g, p in formats]) if model.routed else None,
             latent_decode=stack([LatentDecodeKernel.of(g, p.kv_cache) for g, p in formats])
             if latent
             else None,
@@ -187,9 +189,14 @@ class ReplicaSet:
             bandwidth=np.array([g.hbm_bandwidth for g in gpus]),
             peak=np.array([g.peak_flops.get(Dtype.BF16, g.peak_flops.get(Dtype.FP16, 0.0)) for g in gpus]),
             vocabulary=np.array([float(padded_vocabulary(model, p.tp)) for p in layouts]),
-            log_sd=log_sd,
-            slowdown=np.exp(z * log_sd),
+            log_sd=np.zeros(len(gpus)),
+            prompt_log_sd=np.zeros(len(gpus)),
+            slowdown=np.ones(len(gpus)),
             speculation=speculation,
+        )
+        decode, prompt = model_errors(bare, gpus)
+        return replace(
+            bare, log_sd=decode, prompt_log_sd=prompt, slowdown=np.exp(z * np.maximum(decode, prompt))
         )
 
 
@@ -227,17 +234,105 @@ _KERNELS = (
 )
 
 
-def model_error(gpu: GPU, engine: Engine) -> float:
-    """Spread of a step's predicted time on this GPU and engine, natural log. [1]
+# --------------------------------------------------------------------------------------------
+# Model error
 
-    The engine's end-to-end spread. Coefficients that are estimated are wrong together, all operators in the
-    same direction, so that their own spread counts where it is larger; residuals of a fit average out
-    over a step's operators. The error is common to all replicas of a type: it never averages out.
+REFERENCE_BATCH, REFERENCE_CONTEXT, REFERENCE_PROMPT = 32.0, 2048.0, 2048.0
+"""Step and prompt whose operators' shares weigh their errors. [1, tok, tok]"""
+ELEMENTWISE_LOG_SD = 0.3  # of norms, routers' choices and other small kernels: an estimate [1]
+
+
+def for_model(engine: Engine, model: Model) -> Engine:
+    """`engine` with its scales as they are for a model: where it was measured, with the model's factor."""
+    factor = engine.factor(model.shape)
+    if factor is None or factor == 1.0:
+        return engine
+    scales = {"decode_scale": engine.decode_scale * factor, "prefill_scale": engine.prefill_scale * factor}
+    return replace(engine, **scales)
+
+
+def model_errors(r: ReplicaSet, gpus: Sequence[GPU]) -> tuple[FloatArray, FloatArray]:
+    r"""Spread of predicted times of decode steps and of prompts, natural log. [1]
+
+    Notes
+    -----
+    :math:`\sigma^2 = \sigma_{engine}^2 + \sigma_{family}^2 + \sum_k (w_k \sigma_k)^2`: the end-to-end error of
+    the form with the engine's constants, that between models where this one was never measured on the engine,
+    and the residuals of each kernel's fit weighed with its share of the time. Kernels of one fit err
+    together, different fits do not. Coefficients that are estimated are wrong together, all kernels in
+    the same direction, so that their own spread counts where it is larger. The error is common to all
+    replicas of a type: it never averages out.
     """
-    calibration = gpu.calibration
-    if calibration.status is not CalibrationStatus.ESTIMATED:
-        return engine.log_sd
-    return max(engine.log_sd, min(calibration.log_sd.values(), default=FALLBACK_LOG_SD))
+    engine = r.engine
+    family = 0.0 if engine.factor(r.model.shape) is not None else engine.family_log_sd
+    form = engine.log_sd**2 + family**2
+    least = np.array([_estimated_spread(gpu) for gpu in gpus])
+    links = np.array([gpu.calibration.log_sd.get("all_reduce", FALLBACK_LOG_SD) for gpu in gpus])
+    decode = np.sqrt(form + _kernel_variance(r, links, prompts=False))
+    prompt = np.sqrt(form + _kernel_variance(r, links, prompts=True))
+    return np.maximum(decode, least), np.maximum(prompt, least)
+
+
+def _estimated_spread(gpu: GPU) -> float:
+    """Least spread of a GPU whose coefficients nobody measured; 0 for others. [1]"""
+    if gpu.calibration.status is not CalibrationStatus.ESTIMATED:
+        return 0.0
+    return min(gpu.calibration.log_sd.values(), default=FALLBACK_LOG_SD)
+
+
+def _kernel_variance(r: ReplicaSet, links: FloatArray, *, prompts: bool) -> FloatArray:
+    """Variance of the log of a step's kernels, from the residuals of each fit and its share. [1]"""
+    tokens = REFERENCE_PROMPT if prompts else REFERENCE_BATCH
+    time: dict[str, Numbers] = {}
+
+    def add(fit: str, value: Numbers) -> None:
+        time[fit] = time.get(fit, 0.0) + value
+
+    for run in r.kinds:
+        for operator in layer_operators(r, run.layer, tokens):
+            add(_FIT_OF.get(operator.name, "elementwise"), run.count * operator.time)
+        state = isinstance(run.layer.attention, StateMixer)
+        latent = isinstance(run.layer.attention, LatentAttention)
+        fit = "elementwise" if state else ("latent" if latent else "mixing")
+        if prompts:
+            shape = PromptShape(
+                query=tokens,
+                cached=0.0,
+                chunk=tokens,
+                others=0.0,
+                others_query=0.0,
+                others_area=0.0,
+                steps=1.0,
+            )
+            add(fit, run.count * prefill_mixing(r, run.layer, shape))
+        else:
+            add(fit, run.count * decode_mixing(r, run.layer, tokens, REFERENCE_CONTEXT))
+    mixing = r.prefill_attention if prompts else r.decode_attention
+    latent_kernel = r.latent_prefill if prompts else r.latent_decode
+    spreads: dict[str, Numbers] = {
+        "attention": r.attention.log_sd,
+        "body": r.body.log_sd,
+        "head": r.head.log_sd,
+        "experts": 0.0 if r.experts is None else r.experts.log_sd,
+        "links": links,
+        "mixing": mixing.log_sd,
+        "latent": 0.0 if latent_kernel is None else latent_kernel.log_sd,
+        "elementwise": ELEMENTWISE_LOG_SD,
+    }
+    total = sum(time.values())
+    return np.asarray(sum((value / total * spreads[fit]) ** 2 for fit, value in time.items()))
+
+
+_FIT_OF = {
+    "qkv projection": "attention",
+    "output projection": "attention",
+    "feed-forward up": "body",
+    "feed-forward down": "body",
+    "router": "head",
+    "experts": "experts",
+    "all-reduce": "links",
+}
+"""Whose coefficients an operator has; the others are small kernels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,12 +470,26 @@ def _expert_operators(
         kernels += SHARED_KERNELS
         shared = _dense_operators(r, tokens, block.matrices, block.shared_intermediate / r.tp)
     return (
-        Operator("router", gemm_time(r.head, tokens, float(block.experts), hidden)),
+        Operator("router", _router(r, block, tokens)),
         *shared,
         Operator("experts", routed),
         Operator("all-reduce", exchange),
         Operator("elementwise", _elementwise(r, tokens, 3.0 * hidden, kernels)),
     )
+
+
+def _router(r: ReplicaSet, block: MixtureOfExperts, tokens: Numbers) -> Numbers:
+    """Logits of the experts; a router in 32 bits widens its input first and runs without tensor cores. [s]"""
+    hidden, experts = r.model.hidden, float(block.experts)
+    if not block.wide_router:
+        return gemm_time(r.head, tokens, experts, hidden)
+    wide = replace(
+        r.head,
+        compute_rate=r.head.compute_rate * WIDE_COMPUTE,
+        weight_bytes=2 * r.head.weight_bytes,
+        activation_bytes=2 * r.head.activation_bytes,
+    )
+    return gemm_time(wide, tokens, experts, hidden) + _elementwise(r, tokens, 3.0 * hidden, 1)
 
 
 # --------------------------------------------------------------------------------------------

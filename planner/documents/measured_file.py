@@ -230,9 +230,7 @@ class _Cells:
 
 def _row(cells: _Cells) -> MeasuredRow | None:
     disaggregated = cells.choice("mode", MODES) == "disagg"
-    pools = (
-        (_pool(cells, "prefill_"), _pool(cells, "decode_")) if disaggregated else (_pool(cells, ""),)
-    )
+    pools = (_pool(cells, "prefill_"), _pool(cells, "decode_")) if disaggregated else (_pool(cells, ""),)
     ttft, tpot = cells.number(TTFT_COLUMN), cells.number(TPOT_COLUMN)
     for name in ("model_path", "system", "backend"):
         if not cells.text(name):

@@ -1,17 +1,23 @@
-"""Serving engines: one data file per engine, and the rules of what each can run."""
+"""Serving engines: one data file per engine, constants fitted to measured rows, rules of what each can run."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
 from planner.documents.engine import load_engine_file
+from planner.documents.engine_constants import load_engine_constants
 from planner.documents.names import did_you_mean
 from planner.errors import SpecError
-from planner.specs import Engine
+from planner.specs import Engine, FittedConstants
 
 _FOLDER = Path(str(files(__name__)))
+CONSTANTS_FILE = _FOLDER / "constants" / "fitted.yaml"
+VERSION_LOG_SD = 0.06
+"""Spread between versions of an engine, which counts for one that nobody measured: ours, natural log. [1]"""
 
 
 def engine_names() -> tuple[str, ...]:
@@ -21,7 +27,19 @@ def engine_names() -> tuple[str, ...]:
 
 @cache
 def load_engine(name: str) -> Engine:
-    """Data of an engine by its name, in any case.
+    """Data of an engine by its name, in any case, with the constants that measured rows give it.
+
+    Raises
+    ------
+    SpecError
+        Unknown name.
+    """
+    return with_constants(estimated_engine(name), shipped_constants())
+
+
+@cache
+def estimated_engine(name: str) -> Engine:
+    """Data of an engine as its file has them: nothing of it is fitted to measured rows.
 
     Raises
     ------
@@ -34,3 +52,35 @@ def load_engine(name: str) -> Engine:
     meant = did_you_mean(name, engine_names())
     known = f"known: {', '.join(engine_names())}"
     raise SpecError(f"unknown engine {name!r}: {f'{meant} {known}' if meant else known}")
+
+
+@cache
+def shipped_constants() -> FittedConstants:
+    """Constants that come with this package."""
+    return load_engine_constants(CONSTANTS_FILE)
+
+
+def with_constants(engine: Engine, fitted: FittedConstants) -> Engine:
+    """`engine` with the constants of its version, or of its other versions; unchanged where it has none.
+
+    Of a version that nobody measured the spread between versions is part of the error.
+    """
+    level = fitted.level((engine.name, engine.version))
+    if not level:
+        return engine
+    constants, rows = fitted.classes[level], fitted.counts[level]
+    measured = len(level) > 1 and level[1] == engine.version
+    factors = {shape: factor for (name, shape), factor in fitted.factors.items() if name == engine.name}
+    of = f"version {level[1]}" if len(level) > 1 else "other versions"
+    return replace(
+        engine,
+        step_overhead=constants.step,
+        sequence_overhead=constants.sequence,
+        decode_scale=constants.decode_scale,
+        prefill_scale=constants.prefill_scale,
+        model_factors=tuple(sorted(factors.items())),
+        log_sd=fitted.log_sd if measured else math.hypot(fitted.log_sd, VERSION_LOG_SD),
+        family_log_sd=fitted.family_log_sd,
+        fitted=True,
+        provenance=f"{engine.name} {engine.version}: constants fitted to {rows} measured rows of {of}",
+    )

@@ -4,6 +4,14 @@ Every number is in a base unit: s, B, FLOP, FLOP/s, B/s, tok, req/s, W; money is
 read into these types by :mod:`planner.documents`, the only place that converts units.
 """
 
+from planner.specs.constants import (
+    NO_CONSTANTS,
+    UNFITTED,
+    ClassKey,
+    Constants,
+    FamilyKey,
+    FittedConstants,
+)
 from planner.specs.engines import Engine, MemoryTier, PairRule, StepReserve, TransferCosts
 from planner.specs.gpus import (
     GPU,
@@ -65,16 +73,22 @@ from planner.specs.speculation import Speculation, rows_per_sequence, tokens_per
 
 __all__ = [
     "GPU",
+    "NO_CONSTANTS",
+    "UNFITTED",
     "Admission",
     "AllReduceCoefficients",
     "Attention",
     "Calibration",
     "CalibrationStatus",
+    "ClassKey",
     "ColocatedUse",
+    "Constants",
     "DecodeAttentionCoefficients",
     "Dtype",
     "Engine",
+    "FamilyKey",
     "FeedForward",
+    "FittedConstants",
     "FleetItem",
     "GemmCoefficients",
     "Indexer",

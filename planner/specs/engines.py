@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.specs.kinds import Admission, Dtype, PairCheck, Phase, SchedulerPolicy
 
@@ -131,8 +131,15 @@ class Engine:
         GPUs on which the engine keeps an fp8 KV cache, of keys and values and of latents.
     pair_rules : tuple of PairRule
         Conditions on prefill and decode replicas that exchange KV caches.
+    model_factors : tuple of (str, float)
+        Factor on all kernels of a model that was measured on this engine, by :attr:`Model.shape`. [1]
     log_sd : float
-        Spread of the end-to-end model error with these constants, in natural log. [1]
+        Spread of the end-to-end error of steps with these constants, of a model with a factor; that of the
+        kernels comes on top. Natural logarithm. [1]
+    family_log_sd : float
+        Spread between models, which counts for one without a factor. [1]
+    fitted : bool
+        Whether the constants were fitted to measured rows.
     """
 
     name: str
@@ -166,4 +173,16 @@ class Engine:
     connector: str
     pair_rules: tuple[PairRule, ...]
     log_sd: float
+    model_factors: tuple[tuple[str, float], ...] = ()
+    family_log_sd: float = 0.0
+    fitted: bool = False
     provenance: str = ""
+
+    def factor(self, shape: str) -> float | None:
+        """Factor on kernels of a model of this shape; None where nobody measured it."""
+        return next((factor for known, factor in self.model_factors if known == shape), None)
+
+    def with_factor(self, shape: str, factor: float) -> Engine:
+        """This engine with another factor for a model."""
+        others = tuple(pair for pair in self.model_factors if pair[0] != shape)
+        return replace(self, model_factors=(*others, (shape, factor)))

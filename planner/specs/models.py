@@ -156,6 +156,8 @@ class MixtureOfExperts:
         A learned gate of one column on the shared experts' output.
     router_bias, expert_bias : bool
         One bias per expert in the router; biases in the experts' matrices.
+    wide_router : bool
+        Engines run the router in 32 bits: its input is widened first.
     latent : int or None
         Width that routed experts work in, reached by projections of their own; None: the model's.
     """
@@ -167,6 +169,7 @@ class MixtureOfExperts:
     shared_intermediate: int = 0
     shared_gate: bool = False
     router_bias: bool = False
+    wide_router: bool = False
     expert_bias: bool = False
     latent: int | None = None
 
@@ -265,6 +268,16 @@ class Model:
     @property
     def num_layers(self) -> int:
         return sum(run.count for run in self.layers)
+
+    @property
+    def routed(self) -> bool:
+        """Whether some layer has routed experts."""
+        return any(isinstance(run.layer.feed_forward, MixtureOfExperts) for run in self.kinds)
+
+    @property
+    def shape(self) -> str:
+        """What checkpoints that run the same kernels have in common, whatever their names and formats."""
+        return f"{self.hidden} wide, {self.num_layers} layers, {self.vocab} tokens"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

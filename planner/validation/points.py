@@ -13,14 +13,15 @@ from planner.closed_loop import LoopTable, Loops, joined
 from planner.collectives import kv_transfer_time
 from planner.documents.measured_file import MeasuredRow
 from planner.errors import SpecError
-from planner.memory import kv_capacity, memory_budgets, sequence_limit, tightest
+from planner.memory import kv_capacity, memory_budgets, prefill_budget, sequence_limit, tightest
 from planner.operators import ReplicaSet
-from planner.specs import Admission, Engine, Parallelism, Phase
+from planner.specs import Admission, Engine, FamilyKey, Parallelism, Phase
 from planner.transformer import equivalent_tokens, kv_bytes
 from planner.validation.resolve import Target, Unpredicted, resolve
 
 LENGTH_SHARE = 0.9
 """Mean length over the nominal one: InferenceX draws "random" lengths from 0.8 to 1.0 of it."""
+REPEAT = "repeats another row: the same configuration with the same figures"
 DOES_NOT_FIT = "weights and one sequence do not fit in memory"
 
 
@@ -38,7 +39,9 @@ class Points:
         Kernels of the rows.
     targets : tuple of Target
         One per point.
-    log_sd, prompt_log_sd : ndarray, shape (points,)
+    families : tuple of FamilyKey
+        Engine and shape of the model of each.
+    kernel_log_sd, prompt_kernel_log_sd : ndarray, shape (points,)
         Spread of kernels of decode steps and of prompts, natural logarithm. [1]
     ttft, tpot : ndarray, shape (points,)
         Measured; nan where absent. [s]
@@ -50,8 +53,9 @@ class Points:
     index: NDArray[np.intp]
     table: LoopTable
     targets: tuple[Target, ...]
-    log_sd: FloatArray
-    prompt_log_sd: FloatArray
+    families: tuple[FamilyKey, ...]
+    kernel_log_sd: FloatArray
+    prompt_kernel_log_sd: FloatArray
     ttft: FloatArray
     tpot: FloatArray
     reasons: dict[int, str]
@@ -67,7 +71,13 @@ def points_of(rows: Sequence[MeasuredRow]) -> Points:
     """
     found: dict[tuple[str, str, bool], list[tuple[int, Target, float]]] = {}
     reasons: dict[int, str] = {}
+    seen: set[tuple[str, ...]] = set()
     for number, row in enumerate(rows):
+        identity = tuple(value for name, value in row.cells.items() if name not in _LABELS)
+        if identity in seen:
+            reasons[number] = REPEAT
+            continue
+        seen.add(identity)
         try:
             target = resolve(row)
             slots = _slots(row, target)
@@ -94,17 +104,31 @@ def points_of(rows: Sequence[MeasuredRow]) -> Points:
         index=index,
         table=joined(tables),
         targets=tuple(targets),
-        log_sd=np.concatenate([d for d, _ in spreads]),
-        prompt_log_sd=np.concatenate([p for _, p in spreads]),
+        families=tuple((t.engine.name, t.model.shape) for t in targets),
+        kernel_log_sd=np.concatenate([d for d, _ in spreads]),
+        prompt_kernel_log_sd=np.concatenate([p for _, p in spreads]),
         ttft=np.array([rows[i].ttft for i in order]),
         tpot=np.array([rows[i].tpot for i in order]),
         reasons=reasons,
     )
 
 
+_LABELS = ("id", "measured", "origin", "repair")
+"""Columns that are no part of what was measured."""
+
+
 def _bare(engine: Engine) -> Engine:
-    """`engine` without what is added to kernels, or multiplies them."""
-    return replace(engine, step_overhead=0.0, sequence_overhead=0.0, decode_scale=1.0, prefill_scale=1.0)
+    """`engine` without what is added to kernels or multiplies them, and without an error of its own."""
+    return replace(
+        engine,
+        step_overhead=0.0,
+        sequence_overhead=0.0,
+        decode_scale=1.0,
+        prefill_scale=1.0,
+        model_factors=(),
+        log_sd=0.0,
+        family_log_sd=0.0,
+    )
 
 
 def _slots(row: MeasuredRow, target: Target) -> float:
@@ -122,9 +146,8 @@ def _slots(row: MeasuredRow, target: Target) -> float:
 def _held(target: Target, layout: Parallelism, phase: Phase, isl: float, osl: float) -> float:
     engine = target.engine
     limit = sequence_limit(engine, target.gpu, phase)
-    budgets = memory_budgets(
-        target.model, target.precision, engine, target.gpu, layout, engine.prefill_token_budget, limit
-    )
+    budget = prefill_budget(engine, target.gpu)
+    budgets = memory_budgets(target.model, target.precision, engine, target.gpu, layout, budget, limit)
     if not tightest(budgets).fits:
         return 0.0
     tokens = kv_capacity(target.model, target.precision, engine, layout, budgets)
@@ -134,7 +157,9 @@ def _held(target: Target, layout: Parallelism, phase: Phase, isl: float, osl: fl
         length = isl + osl
     else:
         length = isl + osl / 2
-    return min(tokens / float(equivalent_tokens(target.model, target.precision.kv_cache, length)), limit * layout.dp)
+    return min(
+        tokens / float(equivalent_tokens(target.model, target.precision.kv_cache, length)), limit * layout.dp
+    )
 
 
 def _table(
@@ -157,7 +182,7 @@ def _table(
         slots=np.array(slots),
         replicas=np.array([float(t.pools[-1][0]) for t in targets]),
         prompt_replicas=np.array([float(t.pools[0][0]) for t in targets]),
-        token_budget=np.full(len(rows), float(engine.prefill_token_budget)),
+        token_budget=np.array([float(prefill_budget(engine, t.gpu)) for t in targets]),
         transfer=np.array([_transfer(t, tokens) for t, tokens in zip(targets, isl, strict=True)])
         if disaggregated
         else np.zeros(len(rows)),

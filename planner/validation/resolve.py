@@ -12,10 +12,10 @@ from functools import cache
 from planner.catalog import load_gpu, load_model, model_variants
 from planner.collectives import supports_world_size
 from planner.documents.measured_file import MeasuredPool, MeasuredRow
-from planner.engines import engine_names, load_engine
+from planner.engines import engine_names, estimated_engine
 from planner.engines.legality import require_legal
 from planner.errors import SpecError
-from planner.specs import GPU, Dtype, Engine, Model, Parallelism, Precision
+from planner.specs import GPU, Attention, Dtype, Engine, Model, Parallelism, Precision
 
 MODEL_ALIASES = {"zhipuai/GLM-5": "zai-org/GLM-5"}
 """Names of public files under which the catalogue has no entry."""
@@ -136,7 +136,7 @@ def _gpu(system: str) -> GPU:
 def _engine(name: str) -> Engine:
     if name not in engine_names():
         raise Unpredicted("engine is not known")
-    return load_engine(name)
+    return estimated_engine(name)
 
 
 # --------------------------------------------------------------------------------------------
@@ -165,11 +165,11 @@ def _precision(row: MeasuredRow, model: Model, repairs: list[str]) -> Precision:
     if _width(narrow) == _width(labelled) != 16:
         repairs.append(OWN_FORMAT)
         return own
-    if Dtype.FP8_BLOCK in (gemm, experts) and gemm is not Dtype.FP8_BLOCK and _routed(model):
+    if Dtype.FP8_BLOCK in (gemm, experts) and gemm is not Dtype.FP8_BLOCK and model.routed:
         repairs.append(BLOCKS)
         gemm = Dtype.FP8_BLOCK
     uniform = Precision.of(model, gemm)
-    return replace(uniform, experts=experts if _routed(model) and experts is not gemm else None)
+    return replace(uniform, experts=experts if model.routed and experts is not gemm else None)
 
 
 def _variant(model: Model, labelled: set[Dtype]) -> Precision | None:
@@ -190,10 +190,6 @@ def _width(formats: set[Dtype]) -> int:
     return 8 if formats & set(_EIGHT_BITS) else 16
 
 
-def _routed(model: Model) -> bool:
-    return any(hasattr(run.layer.feed_forward, "experts") for run in model.kinds)
-
-
 def with_cache_format(precision: Precision, model: Model, gpu: GPU, engine: Engine) -> Precision:
     """The KV cache's format, which public rows do not record.
 
@@ -205,15 +201,10 @@ def with_cache_format(precision: Precision, model: Model, gpu: GPU, engine: Engi
         return precision
     narrow = precision.weights in (*_EIGHT_BITS, Dtype.NVFP4) or precision.of_experts is Dtype.NVFP4
     asked = engine.name == "trtllm" or gpu.architecture == "blackwell"
-    latent = not model_keeps_heads(model)
-    if narrow and asked and not latent:
+    heads = any(isinstance(run.layer.attention, Attention) for run in model.kinds)
+    if narrow and asked and heads:
         return replace(precision, kv_cache=Dtype.FP8)
     return precision
-
-
-def model_keeps_heads(model: Model) -> bool:
-    """Whether some layer keeps keys and values of heads."""
-    return any(hasattr(run.layer.attention, "kv_heads") for run in model.kinds)
 
 
 # --------------------------------------------------------------------------------------------
@@ -241,7 +232,7 @@ def _layout(
     if tp & (tp - 1):
         raise Unpredicted("the tensor parallel size is a count of GPUs")
     ep = 1
-    if _routed(model):
+    if model.routed:
         ep = pool.ep or 1
         if ep * (pool.moe_tp or 1) != width and ep > 1:
             repairs.append(EXPERT_WIDTH)
@@ -250,7 +241,7 @@ def _layout(
     layout = Parallelism(tp=tp, pp=pp, dp=dp, ep=ep)
     if not _is_legal(model, layout, precision):
         whole = replace(layout, ep=width)
-        if not (_routed(model) and _is_legal(model, whole, precision)):
+        if not (model.routed and _is_legal(model, whole, precision)):
             raise Unpredicted("layout cannot cut this model")
         repairs.append(WHOLE_EXPERTS)
         layout = whole

@@ -35,9 +35,7 @@ class Errors:
     covered: float | None = None
 
 
-def errors_of(
-    predicted: FloatArray, measured: FloatArray, log_sd: FloatArray | None = None
-) -> Errors | None:
+def errors_of(predicted: FloatArray, measured: FloatArray, log_sd: FloatArray | None = None) -> Errors | None:
     """Errors over the rows where both are finite and above 0; None where there is no such row.
 
     Parameters

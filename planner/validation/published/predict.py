@@ -23,7 +23,7 @@ from planner.documents.published_file import PublishedRow
 from planner.errors import InfeasibleError, SpecError
 from planner.latency import Companions, decode_step_time, prompt_time
 from planner.memory import kv_capacity, memory_budgets, tightest
-from planner.operators import ReplicaSet, model_error
+from planner.operators import ReplicaSet
 from planner.specs import GPU, Model, Parallelism, Precision
 from planner.transformer import equivalent_tokens
 from planner.units import MILLI
@@ -150,7 +150,7 @@ def predict_published(rows: Sequence[PublishedRow], *, constants: ConstantsKind)
     reasons = [target if isinstance(target, str) else "" for target in targets]
     known = {i: t for i, t in enumerate(targets) if not isinstance(t, str)}
     for i, target in known.items():
-        log_sd[i] = model_error(target.system.gpu, target.system.software.engine())
+        log_sd[i] = _spread(target.system)
         if target.kind != "static":
             value = _full(rows[i], target) if target.kind == "full" else _loaded(rows[i], target)
             predicted[i], reasons[i] = (math.nan, value) if isinstance(value, str) else (value, "")
@@ -257,6 +257,13 @@ def _runs(system: _System) -> bool:
 def _replica_set(system: _System) -> ReplicaSet:
     engine = system.software.engine()
     return ReplicaSet.of(system.model, system.precision, engine, [(system.gpu, system.parallelism)])
+
+
+@cache
+def _spread(system: _System) -> float:
+    """Of the model error, natural log. [1]"""
+    r = _replica_set(system)
+    return float(np.maximum(r.log_sd, r.prompt_log_sd)[0])
 
 
 @cache

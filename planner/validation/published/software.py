@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from planner.engines import load_engine
+from planner.engines import estimated_engine
 from planner.specs import Engine
 from planner.units import MICRO, MILLI
 
@@ -70,7 +70,7 @@ class Software:
         Batches are not padded: the published ones are captured sizes themselves.
         """
         return replace(
-            load_engine("vllm"),
+            estimated_engine("vllm"),
             step_overhead=0.0,
             sequence_overhead=0.0,
             eager_overhead=0.0,
@@ -82,7 +82,7 @@ class Software:
     def serving_engine(self) -> Engine:
         """The engine with its host time, for queues."""
         return replace(
-            load_engine("vllm"),
+            estimated_engine("vllm"),
             step_overhead=self.step,
             memory_utilization=self.memory_utilization,
             max_num_seqs=self.max_num_seqs,
