@@ -2,8 +2,9 @@
 
     python tools/fit_engine_constants.py MEASURED.csv [--source TEXT]
 
-The rows are those that ``planner validate`` reads. Written are ``planner/engines/constants/fitted.yaml`` and the
-ids of the rows that were used. The output depends on nothing but the rows, the kernels and the engine files.
+The rows are those that ``planner validate`` reads. Written are ``planner/engines/constants/fitted.yaml`` and
+the ids of the rows that were used. The output depends on nothing but the rows, the kernels and the engine
+files.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from planner.engines import CONSTANTS_FILE
 from planner.validation.evaluate import fit_all
 from planner.validation.points import points_of
 
-HEAD = """Constants of serving engines, fitted to measured rows level by level: all rows, an engine, a version.
+HEAD = """Constants of serving engines, fitted to measured rows level by level: all, an engine, a version.
 Written by tools/fit_engine_constants.py; the rows are listed in fitted.rows.txt."""
 SOURCE = (
-    "end-to-end rows of InferenceX (SemiAnalysis) and NVIDIA as collected in aiconfigurator-core (Apache-2.0), "
-    "duplicates and mislabelled rows left out"
+    "end-to-end rows of InferenceX (SemiAnalysis) and NVIDIA as collected in aiconfigurator-core "
+    "(Apache-2.0), duplicates and mislabelled rows left out"
 )
 
 

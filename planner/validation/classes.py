@@ -15,8 +15,8 @@ from planner.specs import ClassKey, Constants
 UNSTATED = "unstated"
 
 WAVES = frozenset({("sglang", "NVIDIA aic gap analysis")})
-"""Engine and origin of rows whose clients send one request each, all at once: their TTFTs are those of a queue
-of all prompts, and grow with the number of clients to match."""
+"""Engine and origin of rows whose clients send one request each, all at once: their TTFTs are those of a
+queue of all prompts, and grow with the number of clients to match."""
 
 
 def class_of(row: MeasuredRow) -> ClassKey:
@@ -64,7 +64,8 @@ def predict_loops(
 def halves(rows: Sequence[MeasuredRow], *, by_load: bool = False) -> NDArray[np.intp]:
     """0 or 1 for each row, so that rows of one configuration share a half.
 
-    Within every class the configurations alternate, in sorted order: both halves know most classes.
+    Within every class the configurations alternate, in sorted order: both halves know most classes. Where no
+    class has two of them, all alternate.
 
     Parameters
     ----------
@@ -73,12 +74,15 @@ def halves(rows: Sequence[MeasuredRow], *, by_load: bool = False) -> NDArray[np.
         (model, GPU, engine, version, formats, layout) are in one half: the stricter split.
     """
     keys = [_configuration(row, by_load) for row in rows]
+    owners = sorted(set(zip(keys, map(class_of, rows), strict=True)))
     sides: dict[tuple[str, ...], int] = {}
     seen: dict[ClassKey, int] = {}
-    for key, class_key in sorted(set(zip(keys, map(class_of, rows), strict=True))):
+    for key, class_key in owners:
         if key not in sides:
             sides[key] = seen.get(class_key, 0) % 2
             seen[class_key] = seen.get(class_key, 0) + 1
+    if not any(sides.values()):
+        sides = {key: number % 2 for number, key in enumerate(sides)}
     return np.array([sides[key] for key in keys], dtype=np.intp)
 
 

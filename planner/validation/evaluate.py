@@ -143,8 +143,7 @@ def validate(
     known = np.array([c.factor(f) is not None for c, f in zip(chosen, families, strict=True)])
     factor = np.array([c.factor(f) or 1.0 for c, f in zip(chosen, families, strict=True)])
     if anchored:
-        anchors, factor = _anchored(points, families, each, wave, factor)
-        known[:] = True
+        anchors, factor = _anchored(points, families, each, wave, factor, known)
         unscored[anchors] = ANCHOR
     state = predict_loops(points.table, each, wave, factor)
     tpot_sd, ttft_sd = _spreads(points, chosen, keys, known)
@@ -196,13 +195,21 @@ def _anchored(
     each: Sequence[Constants],
     wave: NDArray[np.bool_],
     factor: FloatArray,
+    known: NDArray[np.bool_],
 ) -> tuple[NDArray[np.intp], FloatArray]:
-    """One row of each family, that of the middle concurrency, and the factors that make it right."""
+    """One row of each family, that of the middle concurrency, and the factors that make it right.
+
+    Rows of families with such a row become `known`; a family without a measured TPOT has none.
+    """
     anchors = []
     changed = factor.copy()
     for family in sorted(set(families)):
         members = np.flatnonzero([f == family for f in families])
-        order = members[np.argsort(points.table.loops.clients[members], kind="stable")]
+        measured = members[np.isfinite(points.tpot[members])]
+        if not len(measured):
+            continue
+        known[members] = True
+        order = measured[np.argsort(points.table.loops.clients[measured], kind="stable")]
         anchor = int(order[len(order) // 2])
         anchors.append(anchor)
         part = np.zeros(len(families), dtype=bool)
@@ -241,7 +248,7 @@ def _spreads(
     form = np.array([c.log_sd**2 for c in chosen])
     family = np.where(known, 0.0, np.array([c.family_log_sd**2 for c in chosen]))
     version = np.array([
-        0.0 if not c.classes or (found := c.level(key)) is not None and found[:2] == key[:2]
+        0.0 if not c.classes or ((found := c.level(key)) is not None and found[:2] == key[:2])
         else VERSION_LOG_SD**2
         for c, key in zip(chosen, keys, strict=True)
     ])  # fmt: skip

@@ -1,8 +1,9 @@
-"""Constants of engines from measured rows: host time, factors on kernels, and what a benchmark's TTFT counts.
+"""Constants of engines from measured rows: host time, factors on kernels, what a benchmark's TTFT counts.
 
-Fitted level by level. All rows give the constants of engines in general, the rows of an engine move them as far
-as they have evidence, and those of a version further: few rows move little, and what nobody measured falls back
-to the level above. Robust least squares on log errors, so that single rows off by a factor do not decide.
+Fitted level by level. All rows give the constants of engines in general, the rows of an engine move them as
+far as they have evidence, and those of a version further: few rows move little, and what nobody measured
+falls back to the level above. Robust least squares on log errors, so that single rows off by a factor do not
+decide.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ Ours, checked by the share of rows that 80 % intervals contain where neither was
 _UNITS = np.array([1.0 * MILLI, 15.0 * MICRO, 0.03, 0.06, 30.0 * MILLI, 0.5, 1.0, 0.6])
 """How far each constant may lie from the level above: one standard deviation of its prior.
 
-Scales, and the three after the fixed time, in natural logarithm. Kernels of one engine are alike across versions,
-while models differ by 0.15.
+Scales, and the three after the fixed time, in natural logarithm. Kernels of one engine are alike across
+versions, while models differ by 0.15.
 """
 _FAMILY_PRIOR = 0.15
 _LOGARITHMIC = np.array([False, False, True, True, False, True, True, True])

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.arrays import FloatArray
-from planner.closed_loop import LoopTable, Loops, joined
+from planner.closed_loop import Loops, LoopTable, joined
 from planner.collectives import kv_transfer_time
 from planner.documents.measured_file import MeasuredRow
 from planner.errors import SpecError

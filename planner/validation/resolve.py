@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cache
 
-from planner.catalog import load_gpu, load_model, model_variants
+from planner.catalog import gpu_name, load_gpu, load_model, model_variants, names_file
 from planner.collectives import supports_world_size
 from planner.documents.measured_file import MeasuredPool, MeasuredRow
 from planner.engines import engine_names, estimated_engine
@@ -48,8 +48,9 @@ SIXTEEN_BITS = "format is empty: 16 bits"
 OWN_FORMAT = "format from the model's own configuration, not from the label"
 VARIANT_FORMAT = "format of the published checkpoint with this label"
 BLOCKS = "experts in blocks of FP8: the whole checkpoint is"
-WIDTH = "tp_size is no divisor of the replica's GPUs: GPUs / attention_dp_size"
+WIDTH = "tp_size counts more ranks than share attention: GPUs of a replica / attention_dp_size"
 EXPERT_WIDTH = "moe_tp_size x moe_ep_size is not the replica's width: the expert parallel size decides"
+EXPERT_FORMAT = "format of the experts is empty: that of the other matrices"
 WHOLE_EXPERTS = "experts that tensor parallelism cannot cut: expert parallelism over all ranks"
 ALIAS = "model under the name the catalogue has"
 
@@ -104,29 +105,30 @@ def resolve(row: MeasuredRow) -> Target:
 
 def _model(row: MeasuredRow, repairs: list[str]) -> Model:
     name = MODEL_ALIASES.get(row.model, row.model)
-    try:
+    model = _known_model(name)
+    if model is None:
+        name = row.model.rpartition("/")[2]
         model = _known_model(name)
-    except SpecError:
-        raise Unpredicted("model is not in the catalogue") from None
+    if model is None:
+        raise Unpredicted("model is not in the catalogue")
     if name != row.model:
         repairs.append(ALIAS)
-    if row.model.rpartition("/")[2] in UNRECORDED_SPECULATION:
+    if model.name.rpartition("/")[2] in UNRECORDED_SPECULATION:
         raise Unpredicted("whether it speculates is not recorded, and rows of this model differ by it")
     return model
 
 
 @cache
-def _known_model(name: str) -> Model:
-    if "/" not in name and not name[:1].isalnum():
-        raise SpecError("not a name")
-    return load_model(name) if name.count("/") <= 1 else load_model(name.rpartition("/")[2])
+def _known_model(name: str) -> Model | None:
+    """The catalogue's; a name never stands for a file here."""
+    return None if names_file("model", name) else load_model(name)
 
 
 @cache
 def _gpu(system: str) -> GPU:
     for name in (system.replace("_", "-"), system, system.split("_")[0], f"{system}-sxm"):
         try:
-            return load_gpu(name)
+            return load_gpu(gpu_name(name))
         except SpecError:
             continue
     raise Unpredicted("GPU has no profile")
@@ -152,6 +154,9 @@ def _precision(row: MeasuredRow, model: Model, repairs: list[str]) -> Precision:
     if not row.gemm:
         repairs.append(SIXTEEN_BITS)
         return Precision.of(model) if stored == {gemm} else Precision.of(model, gemm)
+    if not row.moe and model.routed:
+        repairs.append(EXPERT_FORMAT)
+        experts = gemm
     narrow = {d for d in stored if not d.is_16_bit}
     labelled = {d for d in (gemm, experts) if not d.is_16_bit}
     if narrow & labelled:
@@ -193,9 +198,9 @@ def _width(formats: set[Dtype]) -> int:
 def with_cache_format(precision: Precision, model: Model, gpu: GPU, engine: Engine) -> Precision:
     """The KV cache's format, which public rows do not record.
 
-    TensorRT-LLM's checkpoints of eight and four bits ask for an FP8 cache. vLLM and SGLang keep 16 bits unless
-    told, which their published recipes do on Blackwell and not on Hopper: the loads at which caches of public
-    rows are full agree.
+    TensorRT-LLM's checkpoints of eight and four bits ask for an FP8 cache. vLLM and SGLang keep 16 bits
+    unless told, which their published recipes do on Blackwell and not on Hopper: the loads at which caches of
+    public rows are full agree.
     """
     if model.checkpoint_kv_cache is not None or precision.kv_cache is Dtype.FP8:
         return precision
@@ -222,19 +227,19 @@ def _layout(
     if pool.tp is None:
         raise Unpredicted("no tensor parallel size")
     tp, pp, dp = pool.tp, pool.pp or 1, pool.dp or 1
-    width = gpus // pp if gpus is not None and gpus % pp == 0 else tp * dp
-    if width != tp * dp:
-        if width % dp == 0 and tp == width:
-            tp = width // dp
-            repairs.append(WIDTH)
-        else:
+    width = tp * dp if gpus is None else gpus // pp
+    if gpus is not None and tp * dp * pp != gpus:
+        counted = tp == width or (tp > width and tp == (pool.moe_tp or 1) * (pool.ep or 1))
+        if gpus % pp or width % dp or not counted:
             raise Unpredicted("parallel sizes do not multiply to the GPUs")
+        tp = width // dp
+        repairs.append(WIDTH)
     if tp & (tp - 1):
         raise Unpredicted("the tensor parallel size is a count of GPUs")
     ep = 1
     if model.routed:
         ep = pool.ep or 1
-        if ep * (pool.moe_tp or 1) != width and ep > 1:
+        if pool.moe_tp is not None and ep * pool.moe_tp != width:
             repairs.append(EXPERT_WIDTH)
         if width % ep:
             raise Unpredicted("expert parallel size does not divide the replica's width")

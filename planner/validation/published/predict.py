@@ -57,6 +57,9 @@ NO_LENGTHS = "lengths are not numbers"
 NO_MODEL = "model not in the catalogue"
 NO_GPU = "GPU not in the catalogue"
 CAPPED = "power-capped GPU"
+SOFTWARE_LOG_SD = 0.2
+"""Spread between kernels of other years and those whose tables we have: ours, natural log. [1]"""
+
 NO_SOFTWARE = "engine is not modelled"
 NO_LAYOUT = "layout is not understood"
 NO_PRECISION = "format is not understood"
@@ -263,7 +266,7 @@ def _replica_set(system: _System) -> ReplicaSet:
 def _spread(system: _System) -> float:
     """Of the model error, natural log. [1]"""
     r = _replica_set(system)
-    return float(np.maximum(r.log_sd, r.prompt_log_sd)[0])
+    return math.hypot(float(np.maximum(r.log_sd, r.prompt_log_sd)[0]), SOFTWARE_LOG_SD)
 
 
 @cache
