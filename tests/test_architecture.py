@@ -25,13 +25,14 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "documents.files", "documents.messages", "documents.names", "documents.schema_base",
         "documents.source", "documents.sourced", "documents.tree", "documents.yaml_text",
         "documents.trace_columns", "documents.trace_times", "documents.published_file",
+        "documents.measured_file", "documents.peer_file",
     ),
     ("memory", "traffic", "experts", "latent", "program", "fleet"),
     ("operators", "buckets"),
     ("latency",),
     (
-        "capacity",
-        "documents.engine", "documents.gpu_profile", "documents.model_config", "documents.catalogue",
+        "capacity", "closed_loop",
+        "documents.engine", "documents.engine_constants", "documents.gpu_profile", "documents.model_config", "documents.catalogue",
         "documents.trace_file", "documents.trace_values", "documents.traffic_preset",
     ),
     ("engines", "catalog", "prediction", "simulator"),
@@ -84,6 +85,8 @@ LATE_IMPORTS = {
     ("planner.schedule", "planner.verification"): "numba, only where plans are simulated",
     ("planner.workflow", "planner.verification"): "numba, only where plans are simulated",
     ("planner.cli.solve", "planner.report.terminal"): "rich, only where tables are printed",
+    ("planner.cli.validate", "planner.report.validation"): "rich, only where tables are printed",
+    ("planner.validation.evaluate", "planner.validation.fitting"): "scipy, only where constants are fitted",
     ("planner.cli.timeline", "planner.report.timeline_plot"): "rich, and matplotlib: only for pictures",
     ("planner.cli.timeline", "planner.report.timeline_text"): "rich, only where text is printed",
     ("planner.cli.timeline", "planner.standing"): "numba: help does without",
@@ -106,10 +109,11 @@ ONLY_IN = {
     "matplotlib": ("planner.report",),
     "numba": ("planner.simulator.compiled",),
     "pandas": ("planner.whatif",),
+    "scipy": ("planner.validation.fitting",),
 }
 """Libraries that belong to one place."""
 
-NOWHERE = ("scipy", "torch", "plotly")
+NOWHERE = ("torch", "plotly")
 """Heavy libraries that no module imports."""
 
 UNIT_LITERALS = {
@@ -117,6 +121,7 @@ UNIT_LITERALS = {
     "planner/infeasibility.py": {"1000.0"},  # how much faster a network is tried
     "planner/queueing/waiting.py": {"1e6"},  # a decay rate without unit that stands for infinity
     "planner/documents/scenario_schema.py": {"1e15", "1024"},  # the largest numbers that are accepted
+    "planner/documents/measured_file.py": {"1e12"},  # the largest number of a cell
     "planner/documents/schedule_schema.py": {"1e9"},  # the largest rate that is accepted
     "planner/lengths.py": {"1000"},  # probabilities in steps of a thousandth
     "planner/program/infeasible.py": {"10**6"},  # an upper bound of slacks
@@ -280,7 +285,7 @@ def test_help_of_solve_loads_no_simulator() -> None:
         "sys.argv = ['planner', 'solve', '--help']\n"
         "with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):\n    main()"
     )
-    assert loaded_by(code) & {"numba", "matplotlib", "pandas", *NOWHERE} == set()
+    assert loaded_by(code) & {"numba", "matplotlib", "pandas", "scipy", *NOWHERE} == set()
 
 
 def test_solve_loads_no_heavy_library() -> None:
@@ -289,7 +294,7 @@ def test_solve_loads_no_heavy_library() -> None:
     )
     loaded = loaded_by(code)
     assert "pulp" in loaded
-    assert loaded & {"numba", "matplotlib", "pandas", *NOWHERE} == set()
+    assert loaded & {"numba", "matplotlib", "pandas", "scipy", *NOWHERE} == set()
 
 
 # --------------------------------------------------------------------------------------------

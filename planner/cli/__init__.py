@@ -30,6 +30,7 @@ _COMMANDS = {
     "compare": ("planner.cli.compare", "From one plan to another: what to add, move and remove."),
     "money": ("planner.cli.money", "A plan's bill: by month, pool, GPU and million tokens."),
     "predict": ("planner.cli.predict", "TTFT and TPOT of one configuration, by operator."),
+    "validate": ("planner.cli.validate", "Predictions against measured latencies: how far off, and why."),
     "memory": ("planner.cli.memory", "What fits on each GPU of a replica, line by line."),
     "models": ("planner.cli.look_up", "Models that are known by name, and facts of any model."),
     "gpus": ("planner.cli.look_up", "GPU profiles: peaks, calibration and where they come from."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from rich.console import Console
 from rich.table import Table
@@ -36,14 +37,14 @@ def print_validation(
     for kind in overall:
         if groups:
             console.print()
-            print_fitting(console, lambda without, kind=kind: _groups(kind, groups, without), ("p90", "mean"))
+            print_fitting(console, partial(_groups, kind, groups), ("p90", "mean"))
     _print_counts(console, "repaired", found.repairs)
     _print_counts(console, "not scored", found.unpredicted)
     if found.fitted_to:
         console.print(
             Text(
-                f"note: the constants were fitted to {found.fitted_to:,} of these rows, whose errors say nothing "
-                "of accuracy; --constants crossfit does",
+                f"note: the constants were fitted to {found.fitted_to:,} of these rows, whose errors say "
+                "nothing of accuracy; --constants crossfit does",
                 style="yellow",
             )
         )

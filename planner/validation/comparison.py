@@ -249,8 +249,8 @@ def _published(path: str | Path, columns: tuple[str, ...], constants: ConstantsK
 def _said(host: FittedHost) -> str:
     how = "overlapped" if host.overlapped else "added"
     return (
-        f"{host.group}, {host.software}, {host.vendor}: {host.per_layer / MILLI:.3g} ms of host time per layer, "
-        f"{how}, from {host.rows:,} rows of half {host.side + 1}"
+        f"{host.group}, {host.software}, {host.vendor}: {host.per_layer / MILLI:.3g} ms of host time per "
+        f"layer, {how}, from {host.rows:,} rows of half {host.side + 1}"
     )
 
 

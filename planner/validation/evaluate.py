@@ -212,15 +212,19 @@ def _anchored(
         order = measured[np.argsort(points.table.loops.clients[measured], kind="stable")]
         anchor = int(order[len(order) // 2])
         anchors.append(anchor)
-        part = np.zeros(len(families), dtype=bool)
-        part[anchor] = True
         changed[members] = solved_factor(
-            lambda f, part=part, anchor=anchor: float(
-                predict_loops(points.table.part(part), [each[anchor]], wave[part], f).tpot[0]
-            ),
-            float(points.tpot[anchor]),
+            _tpot_of(points, each[anchor], wave, anchor), float(points.tpot[anchor])
         )
     return np.array(anchors, dtype=np.intp), changed
+
+
+def _tpot_of(
+    points: Points, constants: Constants, wave: NDArray[np.bool_], anchor: int
+) -> Callable[[float], float]:
+    """TPOT of one point by the factor on its kernels. [s]"""
+    part = np.arange(len(points.index)) == anchor
+    table = points.table.part(part)
+    return lambda factor: float(predict_loops(table, [constants], wave[part], factor).tpot[0])
 
 
 def solved_factor(tpot: Callable[[float], float], measured: float) -> float:
