@@ -10,8 +10,10 @@ from pydantic import Field
 from planner.documents.files import read_lines
 from planner.documents.schema_base import DocumentModel, Text
 from planner.documents.source import load_document
+from planner.documents.tree import KeyPath, Tree
 from planner.documents.yaml_text import dump_yaml
-from planner.specs import ClassKey, Constants, FamilyKey, FittedConstants
+from planner.errors import Problem
+from planner.specs import ClassKey, Constants, FittedConstants
 from planner.units import MICRO, MILLI
 
 ROWS_SUFFIX = ".rows.txt"
@@ -59,6 +61,46 @@ class EngineConstantsDocument(DocumentModel):
     ttft_log_sd: float = Field(gt=0, description="Spread of a benchmark's TTFT.")
     classes: tuple[ClassSection, ...] = Field(min_length=1, description="From all engines to one version.")
     models: tuple[FactorSection, ...] = Field(description="Models that were measured.")
+
+    @classmethod
+    def check(cls, tree: Tree) -> list[Problem]:
+        """Classes are whole levels, and nothing stands twice."""
+        problems = []
+        seen: dict[tuple[str, ...], int] = {}
+        for i, entry in enumerate(tree.entries("classes")):
+            key = _texts(entry, "engine", "version", "benchmark")
+            path = ("classes", i, "engine")
+            if key is not None and tuple(map(bool, key)) not in _LEVELS:
+                rule = "needs a version and a benchmark beside the engine, or neither, or nothing at all"
+                problems.append(tree.problem(path, rule, show_value=False))
+            elif key is not None:
+                problems += _repeated(tree, path, key, seen)
+        for i, entry in enumerate(tree.entries("models")):
+            family = _texts(entry, "engine", "shape")
+            if family is not None:
+                problems += _repeated(tree, ("models", i, "shape"), family, seen)
+        return problems
+
+
+_LEVELS = ((False, False, False), (True, False, False), (True, True, True))
+"""What of engine, version and benchmark the key of a class may have."""
+
+
+def _texts(entry: object, *names: str) -> tuple[str, ...] | None:
+    """Values of a mapping; None where the schema says what is wrong with it."""
+    values = [entry.get(name) for name in names] if isinstance(entry, dict) else [None]
+    texts = tuple(value for value in values if isinstance(value, str))
+    return texts if len(texts) == len(names) else None
+
+
+def _repeated(
+    tree: Tree, path: KeyPath, key: tuple[str, ...], seen: dict[tuple[str, ...], int]
+) -> list[Problem]:
+    line = tree.line(path)
+    first = seen.setdefault((str(path[0]), *key), line)
+    if first == line:
+        return []
+    return [tree.problem(path, f"must be unique: line {first} has the same", show_value=False)]
 
 
 def load_engine_constants(path: str | Path) -> FittedConstants:

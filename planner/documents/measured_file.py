@@ -20,6 +20,7 @@ from planner.units import MILLI
 
 MAX_ROWS = 200_000
 MAX_SHOWN = 20  # problems of a file
+LARGEST = 1e12  # number in a cell: no count, length or time of a serving system comes near
 
 REQUIRED = ("model_path", "system", "backend", "mode", "isl", "osl", "concurrency", "tp_size")
 MODES = ("agg", "disagg")
@@ -119,8 +120,8 @@ def read_measured(path: str | Path) -> MeasuredFile:
     rows: list[MeasuredRow] = []
     problems: list[Problem] = []
     try:
-        for cells in table:
-            if len(rows) >= MAX_ROWS:
+        for number, cells in enumerate(table):
+            if number >= MAX_ROWS:
                 raise file_error(path, f"has more than {MAX_ROWS:,} rows")
             reader = _Cells(cells, table.line_num)
             row = _row(reader)
@@ -147,7 +148,10 @@ def measured_columns(path: str | Path) -> tuple[str, ...]:
         Unreadable.
     """
     line = next(iter(read_lines(path)), "")
-    return tuple(name.strip() for name in next(csv.reader([line]), []))
+    try:
+        return tuple(name.strip() for name in next(csv.reader([line]), []))
+    except csv.Error as error:
+        raise file_error(path, f"line 1: {error}") from None
 
 
 def _columns(path: str | Path, table: csv.DictReader[str]) -> tuple[str, ...]:
@@ -155,6 +159,8 @@ def _columns(path: str | Path, table: csv.DictReader[str]) -> tuple[str, ...]:
         columns = tuple(name.strip() for name in table.fieldnames or ())
     except csv.Error as error:
         raise file_error(path, f"line 1: {error}") from None
+    if not columns:
+        raise file_error(path, "is empty" if table.fieldnames is None else "line 1: has no columns")
     table.fieldnames = list(columns)
     twice = {name for name in columns if columns.count(name) > 1}
     if twice:
@@ -198,11 +204,14 @@ class _Cells:
         if not text:
             return None
         try:
-            value = float(text)
+            value = float(text.replace("_", " "))  # Python would take 1_000
         except ValueError:
             value = math.nan
         if not (math.isfinite(value) and value > 0):
             self.problem(name, "must be a finite number > 0, or empty")
+            return None
+        if value > LARGEST:
+            self.problem(name, f"must be at most {LARGEST:g}")
             return None
         return value
 

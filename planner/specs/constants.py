@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -91,7 +92,8 @@ class FittedConstants:
         """The finest level of a class that has constants.
 
         A version that nobody measured has those of the nearest measured one of the same release, which its
-        first two numbers name.
+        first two numbers name: the last one before it, or the first after it. Of several benchmarks it is the
+        one with the most rows.
         """
         engine, version, benchmark = (*key, "", "", "")[:3]
         alike = [
@@ -99,8 +101,15 @@ class FittedConstants:
             for known in self.classes
             if len(known) == 3 and known[0] == engine and release(known[1]) == release(version) != ""
         ]
-        exact = [known for known in alike if known[1] == version]
-        for known in ((engine, version, benchmark), *sorted(exact), *sorted(alike), (engine,), ()):
+
+        def distance(known: ClassKey) -> tuple[bool, int, int, ClassKey]:
+            rank = ordered.index(_numbers(known[1])) - ordered.index(_numbers(version))
+            return (rank > 0, abs(rank), -self.counts.get(known, 0), known)
+
+        ordered = sorted({_numbers(version), *(_numbers(known[1]) for known in alike)})
+        nearest = sorted(alike, key=distance)
+        exact = [known for known in nearest if known[1] == version]
+        for known in ((engine, version, benchmark), *exact, *nearest, (engine,), ()):
             if known in self.classes:
                 return known
         return None
@@ -114,6 +123,11 @@ def release(version: str) -> str:
     """The first two numbers of a version; a version without numbers is its own release."""
     parts = version.split(".")
     return ".".join(parts[:2]) if len(parts) > 1 and parts[0].isdigit() else version
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Numbers of a version, which sort as versions do: 0.5.9 before 0.5.14."""
+    return tuple(int(number) for number in re.findall(r"\d+", version))
 
 
 UNFITTED = FittedConstants()
