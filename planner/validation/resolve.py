@@ -160,7 +160,7 @@ def _precision(row: MeasuredRow, model: Model, repairs: list[str]) -> Precision:
     narrow = {d for d in stored if not d.is_16_bit}
     labelled = {d for d in (gemm, experts) if not d.is_16_bit}
     if narrow & labelled:
-        if stored != {gemm, experts}:
+        if {gemm, experts} not in (stored, {own.of_attention, own.of_experts}):
             repairs.append(OWN_FORMAT)
         return own
     variant = _variant(model, labelled)
