@@ -7,11 +7,15 @@ Colocated replicas or one prefill and one decode pool, of given sizes, under a c
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
+from numpy.typing import NDArray
 
+from planner.arrays import FloatArray, Numbers
 from planner.capacity import batch_for_tokens, colocated_state
+from planner.closed_loop import STEADY, HostConstants, Loops, run, solved
 from planner.collectives import kv_transfer_time, supports_world_size
 from planner.engines.formats import gpu_obstacle
 from planner.engines.legality import (
@@ -22,9 +26,9 @@ from planner.engines.legality import (
 )
 from planner.errors import InfeasibleError, SpecError
 from planner.fleet import Deployed, Fleet, path_rate
-from planner.latency import OperatorTime, decode_breakdown, decode_step_time, prefill_breakdown, prompt_time
+from planner.latency import OperatorTime, decode_breakdown, prefill_breakdown
 from planner.memory import kv_capacity, memory_budgets, prefill_budget, tightest, verified_sequences
-from planner.operators import ReplicaSet
+from planner.operators import ReplicaSet, beats_peaks
 from planner.plan import MemoryBudget
 from planner.prediction import INTERVAL_Z, predict_fleet
 from planner.specs import (
@@ -44,14 +48,12 @@ from planner.specs import (
     Slo,
     Speculation,
     Workload,
-    tokens_per_step,
 )
 from planner.traffic import Traffic, unaccepted_tokens
 from planner.transformer import equivalent_tokens, kv_bytes, kv_bytes_per_token
 from planner.units import GIB
 
 KV_CACHE_DTYPES = (Dtype.BF16, Dtype.FP16, Dtype.FP8)
-_FIXED_POINT_STEPS = 60
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -194,14 +196,21 @@ def predict(configuration: Configuration, load: Load) -> Prediction:
     memory, tokens = _memory(c, c.decoding, load)
     if c.prefill is not None:
         _memory(c, c.prefill, load)
-    sequence = _sequence_tokens(c, load)
-    slots = int(tokens // sequence) * c.decoding.count
-    if c.speculation is not None:  # a step verifies the drafts of so many
-        slots = min(slots, c.sequences(c.decoding) * c.decoding.count)
     if load.rate is not None:
+        sequence = float(_sequence_tokens(c.model, c.precision.kv_cache, c.speculation, load.isl + load.osl))
+        slots = int(tokens // sequence) * c.decoding.count
+        if c.speculation is not None:  # a step verifies the drafts of so many
+            slots = min(slots, c.sequences(c.decoding) * c.decoding.count)
         middle, low, high = (_open(c, load, tokens, z) for z in (0.0, -INTERVAL_Z, INTERVAL_Z))
+        ttft_range, tpot_range = (low.ttft, high.ttft), (low.tpot, high.tpot)
     else:
-        middle, low, high = (_closed(c, load, slots, z) for z in (0.0, -INTERVAL_Z, INTERVAL_Z))
+        assert load.concurrency is not None
+        found = predict_many([c], [0], *(np.array([v]) for v in (load.isl, load.osl, load.concurrency)))
+        slots = int(found.slots[0])
+        middle = _Point(*(float(v[0]) for v in (found.ttft, found.tpot, found.rate, found.batch)))
+        ttft_range, tpot_range = (
+            (float(ends[0, 0]), float(ends[1, 0])) for ends in (found.ttft_range, found.tpot_range)
+        )
     notes = []
     if load.concurrency is not None and load.concurrency > slots:
         notes.append(
@@ -214,8 +223,8 @@ def predict(configuration: Configuration, load: Load) -> Prediction:
     return Prediction(
         ttft=middle.ttft,
         tpot=middle.tpot,
-        ttft_range=(low.ttft, high.ttft),
-        tpot_range=(low.tpot, high.tpot),
+        ttft_range=ttft_range,
+        tpot_range=tpot_range,
         rate=middle.rate,
         batch=middle.batch,
         memory=memory,
@@ -235,22 +244,29 @@ def _set(c: Configuration, replicas: Replicas, z: float) -> ReplicaSet:
     return ReplicaSet.of(c.model, c.precision, c.engine, replica, z, c.speculation)
 
 
-def _sequence_tokens(c: Configuration, load: Load) -> float:
-    """What a sequence needs of a KV cache by its end. [tok]"""
-    kept = float(equivalent_tokens(c.model, c.precision.kv_cache, load.isl + load.osl))
-    return kept + unaccepted_tokens(c.model, c.precision.kv_cache, c.speculation)
+def _sequence_tokens(
+    model: Model, kv_cache: Dtype, speculation: Speculation | None, tokens: Numbers
+) -> FloatArray:
+    """What a sequence needs of a KV cache by its end, when it has so many tokens. [tok]"""
+    kept = np.asarray(equivalent_tokens(model, kv_cache, tokens))
+    return np.asarray(kept + unaccepted_tokens(model, kv_cache, speculation))
+
+
+def _budget(c: Configuration, replicas: Replicas) -> tuple[MemoryBudget, int]:
+    """Memory of the fullest GPU and tokens of one replica's KV cache. [tok]"""
+    budgets = memory_budgets(
+        c.model, c.precision, c.engine, replicas.gpu, replicas.parallelism,
+        c.budget(replicas), c.sequences(replicas), c.speculation,
+    )  # fmt: skip
+    return tightest(budgets), kv_capacity(c.model, c.precision, c.engine, replicas.parallelism, budgets)
 
 
 def _memory(c: Configuration, replicas: Replicas, load: Load) -> tuple[MemoryBudget, int]:
-    """Memory of the fullest GPU and tokens of one replica's KV cache; refuses what does not fit."""
+    """As :func:`_budget`; refuses what does not fit."""
     engine = c.engine
-    budgets = memory_budgets(
-        c.model, c.precision, engine, replicas.gpu, replicas.parallelism,
-        c.budget(replicas), c.sequences(replicas), c.speculation,
-    )  # fmt: skip
-    tokens = kv_capacity(c.model, c.precision, engine, replicas.parallelism, budgets)
-    memory = tightest(budgets)
-    need = math.ceil(_sequence_tokens(c, load))
+    memory, tokens = _budget(c, replicas)
+    longest = load.isl + load.osl
+    need = math.ceil(_sequence_tokens(c.model, c.precision.kv_cache, c.speculation, longest))
     if memory.fits and tokens >= need * replicas.parallelism.dp:
         return memory, tokens
     fewest = smallest_layout(c.model, c.precision, engine, replicas.gpu, c.speculation)
@@ -291,93 +307,232 @@ class _Point:
 
 
 # --------------------------------------------------------------------------------------------
-# Closed loop
+# Closed loops
+
+CHUNK = 2_048
+"""Points computed at once: their arrays stay in a core's cache."""
 
 
-def _closed(c: Configuration, load: Load, slots: int, z: float) -> _Point:
-    """Steady state of clients that send their next request when the last one ends.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Predictions:
+    """Closed loops of many configurations and loads; means, arrays of shape ``(points,)``.
 
-    Fixed point of ``rate = concurrency / (ttft + (osl - 1) tpot)``: prompts find the queue of a stream of
-    that rate, at most of all other clients; sequences beyond the KV cache's slots wait for one. A first token
-    that the prefill side makes comes with the hand-over, and costs no decode step. Beside drafts to verify,
-    steps are long whatever prompts are in them: there a prompt waits for the rest of a step, and takes from
-    the others only what it adds to one.
+    Attributes
+    ----------
+    ttft, tpot : [s]
+    ttft_range, tpot_range : ndarray, shape (2, points)
+        The 80 % interval of the model error. [s]
+    log_sd : ndarray
+        Spread of that error, natural logarithm. [1]
+    rate : ndarray
+        Requests served. [req/s]
+    batch : ndarray
+        Sequences that decode on one replica.
+    slots : ndarray
+        Sequences of this length that the decoding replicas' KV caches hold.
     """
-    assert load.concurrency is not None
-    clients = load.concurrency
-    admitted = min(clients, max(slots, 1))
-    prompts = c.prefill or c.decoding
-    r_prompt, r_decode = _set(c, prompts, z), _set(c, c.decoding, z)
-    context = load.isl + load.osl / 2
-    transfer = _transfer(c, load)
-    handed_over = c.colocated is None and c.engine.first_token_phase is Phase.PREFILL
-    steps = load.osl - 1 if handed_over else load.osl  # of a request on the decoding replicas
-    budget = float(c.budget(prompts))
-    emitted = tokens_per_step(c.speculation)
-    batch = admitted / c.decoding.count
-    ttft = tpot = rate = service = 0.0
-    for _ in range(_FIXED_POINT_STEPS):
-        step = float(decode_step_time(r_decode, batch, context)[0])
-        if c.colocated is not None:
-            time = prompt_time(
-                r_prompt,
-                load.isl,
-                0.0,
-                budget,
-                decode_batch=batch,
-                context=context,
-            )
-            tpot = step / emitted + batch * float(time.stolen[0]) / c.colocated.parallelism.lanes / load.osl
-        else:
-            time = prompt_time(r_prompt, load.isl, 0.0, budget)
-            tpot = step / emitted
-        service = float(time.service[0])
-        first = 0.0 if c.colocated or handed_over else step
-        taken = service
-        if c.colocated is not None and c.speculation is not None:
-            taken, first = float(time.stolen[0]), 0.5 * step * min(max(batch - 1.0, 0.0), 1.0)
-        unqueued = service + transfer + first + (load.osl - 1) * tpot
-        rate = _closed_rate(unqueued, taken / prompts.parallelism.lanes, prompts.count, admitted)
-        ttft = admitted / rate - (load.osl - 1) * tpot
-        fresh = rate * steps * tpot / c.decoding.count
-        batch = 0.5 * (batch + min(max(fresh, 1e-3), admitted / c.decoding.count))
-    beyond = (clients - admitted) / rate if clients > admitted else 0.0
-    return _Point(ttft + beyond, tpot, rate, batch)
+
+    ttft: FloatArray
+    tpot: FloatArray
+    ttft_range: FloatArray
+    tpot_range: FloatArray
+    log_sd: FloatArray
+    rate: FloatArray
+    batch: FloatArray
+    slots: FloatArray
 
 
-def _closed_rate(unqueued: float, occupancy: float, servers: int, clients: float) -> float:
-    """Rate at which all clients are under way: ``rate (unqueued + wait(rate)) = clients``. [req/s]
+def predict_many(
+    configurations: Sequence[Configuration],
+    which: NDArray[np.intp] | Sequence[int],
+    isl: FloatArray,
+    osl: FloatArray,
+    concurrency: FloatArray,
+) -> Predictions:
+    """Closed loops of clients that send their next request when the last one ends, many at once.
 
-    The left side grows with the rate, so that bisection finds the one solution; iterating over the wait
-    would swing between an empty and an overloaded queue.
+    Parameters
+    ----------
+    configurations : sequence of Configuration
+        Of one model, engine and draft; all colocated, or none.
+    which : ndarray of int, shape (points,)
+        Configuration of each point.
+    isl, osl : ndarray, shape (points,)
+        [tok]
+    concurrency : ndarray, shape (points,)
+        Clients.
+
+    Returns
+    -------
+    Predictions
+        nan where weights or one sequence do not fit in memory, or the model takes no request so long.
     """
-    low, high = 0.0, clients / unqueued
-    for _ in range(_FIXED_POINT_STEPS):
-        middle = 0.5 * (low + high)
-        if middle * (unqueued + _closed_wait(middle, occupancy, servers, clients)) < clients:
-            low = middle
+    fronts = _Fronts.of(configurations)
+    given = [np.asarray(values, dtype=np.float64) for values in (isl, osl, concurrency)]
+    shape = np.broadcast_shapes(np.shape(which), *(values.shape for values in given))
+    index = np.broadcast_to(np.asarray(which, dtype=np.intp), shape).ravel()
+    lengths, outputs, clients = (np.broadcast_to(values, shape).ravel() for values in given)
+    slots = fronts.slots(index, lengths, outputs)
+    kept = np.flatnonzero(slots > 0)
+    chunks = np.split(kept, range(CHUNK, kept.size, CHUNK)) if kept.size else []
+    parts = [fronts.predicted(index[k], lengths[k], outputs[k], clients[k], slots[k]) for k in chunks]
+    found = {}
+    for f in fields(Predictions):
+        whole = np.full((2, index.size) if f.name.endswith("_range") else index.size, np.nan)
+        for k, part in zip(chunks, parts, strict=True):
+            whole[..., k] = getattr(part, f.name)
+        found[f.name] = whole
+    return Predictions(**found)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Fronts:
+    """Configurations stacked, one entry each; `prompts` are `decoding` where they are colocated."""
+
+    first: Configuration
+    decoding: ReplicaSet
+    prompts: ReplicaSet
+    replicas: FloatArray
+    prompt_replicas: FloatArray
+    budget: FloatArray
+    tokens: FloatArray  # of the decoding replica's KV cache; 0 where weights do not fit [tok]
+    prompt_tokens: FloatArray
+    dtypes: tuple[Dtype, ...]  # of the KV caches
+    kv_dtype: NDArray[np.intp]
+    most: FloatArray  # sequences in a step of all decoding replicas
+    log_sd: FloatArray
+    rates: FloatArray  # of the path between pools [B/s]
+    ranks: FloatArray
+    prompt_ranks: FloatArray
+
+    @classmethod
+    def of(cls, configurations: Sequence[Configuration]) -> _Fronts:
+        first = configurations[0]
+        apart = first.colocated is None
+        for c in configurations:
+            alike = c.model == first.model and c.engine == first.engine and c.speculation == first.speculation
+            if not alike or (c.colocated is None) != apart:
+                raise SpecError("points predicted together have one model, engine and draft, and one mode")
+        pools = [c.decoding for c in configurations]
+        fills = [c.prefill or c.decoding for c in configurations]
+        formats = [c.precision for c in configurations]
+
+        def stacked(replicas: Sequence[Replicas]) -> ReplicaSet:
+            pairs = [(r.gpu, r.parallelism) for r in replicas]
+            return ReplicaSet.of(first.model, formats, first.engine, pairs, 0.0, first.speculation)
+
+        decoding = stacked(pools)
+        prompts = stacked(fills) if apart else decoding
+        dtypes = tuple(dict.fromkeys(p.kv_cache for p in formats))
+        most = [float(c.sequences(r) * r.count) for c, r in zip(configurations, pools, strict=True)]
+        return cls(
+            first=first,
+            decoding=decoding,
+            prompts=prompts,
+            replicas=np.array([float(r.count) for r in pools]),
+            prompt_replicas=np.array([float(r.count) for r in fills]),
+            budget=np.array([float(c.budget(r)) for c, r in zip(configurations, fills, strict=True)]),
+            tokens=np.array([_held(c, r) for c, r in zip(configurations, pools, strict=True)]),
+            prompt_tokens=np.array([_held(c, r) for c, r in zip(configurations, fills, strict=True)]),
+            dtypes=dtypes,
+            kv_dtype=np.array([dtypes.index(p.kv_cache) for p in formats], dtype=np.intp),
+            most=np.array(most) if first.speculation is not None else np.full(len(pools), np.inf),
+            log_sd=np.maximum(
+                np.maximum(decoding.log_sd, decoding.prompt_log_sd),
+                np.maximum(prompts.log_sd, prompts.prompt_log_sd),
+            ),
+            rates=np.array([_path_rate(c) for c in configurations]),
+            ranks=np.array([float(r.parallelism.dp) for r in pools]),
+            prompt_ranks=np.array([float(r.parallelism.dp) for r in fills]),
+        )
+
+    def slots(self, index: NDArray[np.intp], isl: FloatArray, osl: FloatArray) -> FloatArray:
+        """Sequences that the KV caches of all decoding replicas hold; 0 where a point does not fit."""
+        each = [
+            _sequence_tokens(self.first.model, dtype, self.first.speculation, isl + osl)
+            for dtype in self.dtypes
+        ]
+        sequence = each[0] if len(each) == 1 else np.choose(self.kv_dtype[index], each)
+        need, held = np.ceil(sequence), self.tokens[index]
+        fits = (held >= need * self.ranks[index]) & (isl + osl <= self.first.model.max_context)
+        fits &= self.prompt_tokens[index] >= need * self.prompt_ranks[index]
+        return np.where(
+            fits, np.minimum(np.floor(held / sequence) * self.replicas[index], self.most[index]), 0.0
+        )
+
+    def predicted(
+        self,
+        index: NDArray[np.intp],
+        isl: FloatArray,
+        osl: FloatArray,
+        clients: FloatArray,
+        slots: FloatArray,
+    ) -> Predictions:
+        """Points that fit."""
+        apart = self.prompts is not self.decoding
+        engine = self.decoding.engine
+        loops = Loops(
+            isl=isl,
+            osl=osl,
+            clients=clients,
+            slots=slots,
+            replicas=self.replicas[index],
+            prompt_replicas=self.prompt_replicas[index],
+            token_budget=self.budget[index],
+            transfer=self._transfer(index, isl) if apart else np.zeros(index.size),
+            disaggregated=np.full(index.size, apart),
+            first_step=np.full(index.size, apart and engine.first_token_phase is Phase.DECODE),
+        )
+        host = HostConstants(
+            step=engine.step_overhead,
+            sequence=engine.sequence_overhead,
+            decode_scale=engine.decode_scale,
+            prefill_scale=engine.prefill_scale,
+        )
+        log_sd = self.log_sd[index]
+        low, high = np.exp(-INTERVAL_Z * log_sd), np.exp(INTERVAL_Z * log_sd)
+        decoding = self.decoding.part(index)
+        prompts = self.prompts.part(index) if apart else decoding
+        least = low * min(engine.decode_scale, engine.prefill_scale)
+        near_peaks = beats_peaks(decoding, least) | beats_peaks(prompts, least)
+        table, state = solved(decoding, prompts, loops, host, STEADY, bounded=bool(near_peaks.any()))
+        if not apart and not near_peaks.any() and not table.draft_time:  # all times are longer alike
+            ends = [(state.ttft * low, state.tpot * low), (state.ttft * high, state.tpot * high)]
         else:
-            high = middle
-    return high
+            found = [run(table, host.times(factor), STEADY) for factor in (low, high)]
+            ends = [(f.ttft, f.tpot) for f in found]
+        return Predictions(
+            ttft=state.ttft,
+            tpot=state.tpot,
+            ttft_range=np.stack([ttft for ttft, _ in ends]),
+            tpot_range=np.stack([tpot for _, tpot in ends]),
+            log_sd=log_sd,
+            rate=state.rate,
+            batch=state.batch,
+            slots=slots,
+        )
+
+    def _transfer(self, index: NDArray[np.intp], isl: FloatArray) -> FloatArray:
+        """Exposed time of moving a prompt's KV cache between pools. [s]"""
+        model, engine = self.first.model, self.decoding.engine
+        sizes = [np.asarray(kv_bytes(model, dtype, isl)) for dtype in self.dtypes]
+        size = sizes[0] if len(sizes) == 1 else np.choose(self.kv_dtype[index], sizes)
+        layers = model.num_layers / self.prompts.pp[index]
+        return kv_transfer_time(isl, size, self.rates[index], layers, engine)
 
 
-def _closed_wait(rate: float, occupancy: float, servers: int, clients: float) -> float:
-    """Mean wait of equal prompts, bounded by all other clients being ahead. [s]"""
-    most = max(clients / servers - 1, 0.0) * occupancy
-    utilization = rate * occupancy / servers
-    if utilization >= 1:
-        return most
-    return min(utilization * occupancy / (2 * (1 - utilization)) / servers, most)
+def _held(c: Configuration, replicas: Replicas) -> float:
+    """Tokens of one replica's KV cache; 0 where the weights do not fit. [tok]"""
+    memory, tokens = _budget(c, replicas)
+    return float(tokens) if memory.fits else 0.0
 
 
-def _transfer(c: Configuration, load: Load) -> float:
+def _path_rate(c: Configuration) -> float:
+    """What a KV cache moves at from the prefill to the decode pool; inf where it stays. [B/s]"""
     if c.prefill is None or c.decode is None:
-        return 0.0
-    fleet = _fleet(c, load, 1.0, 1)
-    rate = path_rate(fleet, *fleet.groups)
-    size = kv_bytes(c.model, c.precision.kv_cache, load.isl)
-    layers = c.model.num_layers / c.prefill.parallelism.pp
-    return float(kv_transfer_time(load.isl, size, rate, layers, c.engine))
+        return math.inf
+    fleet = _fleet(c, Load(isl=1.0, osl=1.0, concurrency=1.0), 1.0, 1)
+    return path_rate(fleet, *fleet.groups)
 
 
 # --------------------------------------------------------------------------------------------

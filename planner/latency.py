@@ -96,16 +96,71 @@ def decode_kernels_time(r: ReplicaSet, batch: Numbers, context: Numbers) -> Numb
 
 def _step_kernels(r: ReplicaSet, batch: Numbers, context: Numbers, rows: int) -> Numbers:
     """Kernels of a step that computes `rows` tokens of each sequence. [s]"""
+    matrices, beside = _step_parts(r, batch, context, rows)
+    return matrices + beside
+
+
+def _step_parts(r: ReplicaSet, batch: Numbers, context: Numbers, rows: int) -> tuple[Numbers, Numbers]:
+    """A step's kernels: what prompts computed with it have in common with it, and attention and head. [s]"""
     micro = batch / r.lanes
     padded = padded_batch(r.engine, micro * rows)
     layers = float(r.model.num_layers)
     eager = np.where(micro * rows > r.engine.graph_batch_sizes[-1], layers * r.engine.eager_overhead, 0.0)
-    return (
-        token_time(r, padded, _unpadded(r, micro * rows))
-        + _decode_attention(r, micro, context, float(rows))
-        + head_time(r, padded)
-        + eager
-        + _pipeline(r)
+    matrices = token_time(r, padded, _unpadded(r, micro * rows)) + eager + _pipeline(r)
+    return matrices, _decode_attention(r, micro, context, float(rows)) + head_time(r, padded)
+
+
+@dataclass(frozen=True, slots=True)
+class LoopKernels:
+    """Kernels of decode steps and of the prompts in them, drafting and host time left out, unscaled.
+
+    Attributes
+    ----------
+    decode : of a pure decode step. [s]
+    plain : the same with one token of each sequence, where a draft's time is a share of it; else 0. [s]
+    prompt : by how much longer the steps of a prompt are. [s]
+    steps : of a prompt. [1]
+    """
+
+    decode: Numbers
+    plain: Numbers
+    prompt: Numbers
+    steps: Numbers
+
+
+def loop_kernels(
+    r: ReplicaSet,
+    prompts: ReplicaSet,
+    batch: Numbers,
+    context: Numbers,
+    isl: Numbers,
+    token_budget: Numbers,
+) -> LoopKernels:
+    """What :func:`decode_step_time` and :func:`prompt_time` have of kernels, at the rates of `r` as they are.
+
+    `prompts` are the replicas that compute prompts; where they are `r` itself, `batch` sequences decode in
+    the steps of a prompt, which has the attention and the head of both.
+    """
+    matrices, beside = _step_parts(r, batch, context, r.rows)
+    together = prompts is r
+    micro = np.asarray(r.rows * batch / r.lanes) if together else np.zeros(1)
+    chunk = np.maximum(token_budget - micro, 1.0)
+    full = np.floor(np.asarray(isl / chunk, dtype=np.float64))
+    rest = isl - full * chunk
+    steps = full + (rest > 0)
+    time = token_time(prompts, rest + micro) if np.any(rest > 0) else 0.0
+    time = np.where(rest > 0, time, 0.0)
+    if np.any(full > 0):
+        time = time + full * token_time(prompts, chunk + micro)
+    time = time + _own_kernels(prompts, _prompts(isl, 0.0, chunk, Companions(), steps))
+    plain: Numbers = 0.0
+    if r.speculation is not None and r.speculation.draft_share is not None:
+        plain = _step_kernels(r, batch, context, 1)
+    return LoopKernels(
+        decode=matrices + beside,
+        plain=plain,
+        prompt=np.maximum(time - steps * matrices, 0.0) if together else time,
+        steps=steps,
     )
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from planner.arrays import FloatArray, Numbers
 from planner.collectives import AllReduce, all_reduce_time
@@ -36,6 +37,7 @@ from planner.roofline import (
     PrefillAttentionKernel,
     decode_attention_time,
     elementwise_time,
+    faster_than_peaks,
     gemm_time,
     prefill_attention_time,
     stack,
@@ -140,6 +142,19 @@ class ReplicaSet:
         """Tokens of each decoding sequence in a step: more than one where a draft's are verified."""
         return rows_per_sequence(self.speculation)
 
+    def part(self, index: NDArray[np.intp]) -> ReplicaSet:
+        """Replicas by number, as often as they are asked for."""
+
+        def taken(value: Any) -> Any:
+            if isinstance(value, np.ndarray):
+                return value[index]
+            if is_dataclass(value) and not isinstance(value, type):
+                return replace(value, **{f.name: taken(getattr(value, f.name)) for f in fields(value)})
+            return value
+
+        names = [f.name for f in fields(self) if f.name not in ("model", "engine", "kinds", "speculation")]
+        return replace(self, **{name: taken(getattr(self, name)) for name in names})
+
     @classmethod
     def of(
         cls,
@@ -222,6 +237,16 @@ def attainable(r: ReplicaSet, scale: float) -> ReplicaSet:
     )
 
 
+def beats_peaks(r: ReplicaSet, factor: Numbers) -> NDArray[np.bool_]:
+    """Replicas of which a kernel multiplied by `factor` would beat a figure of the vendor's."""
+    found = max(ELEMENTWISE_EFFICIENCY, INDEXER_COMPUTE_EFFICIENCY) > factor * np.ones_like(r.tp)
+    for name in _KERNELS:
+        kernel = getattr(r, name)
+        if kernel is not None:
+            found = found | faster_than_peaks(kernel, factor)
+    return np.asarray(found)
+
+
 _KERNELS = (
     "attention",
     "body",
@@ -247,8 +272,8 @@ def for_model(engine: Engine, model: Model) -> Engine:
     factor = engine.factor(model.shape)
     if factor is None or factor == 1.0:
         return engine
-    scales = {"decode_scale": engine.decode_scale * factor, "prefill_scale": engine.prefill_scale * factor}
-    return replace(engine, **scales)
+    decode, prefill = engine.decode_scale * factor, engine.prefill_scale * factor
+    return replace(engine, decode_scale=decode, prefill_scale=prefill)
 
 
 def model_errors(r: ReplicaSet, gpus: Sequence[GPU]) -> tuple[FloatArray, FloatArray]:
@@ -256,9 +281,9 @@ def model_errors(r: ReplicaSet, gpus: Sequence[GPU]) -> tuple[FloatArray, FloatA
 
     Notes
     -----
-    :math:`\sigma^2 = \sigma_{engine}^2 + \sigma_{family}^2 + \sum_k (w_k \sigma_k)^2`: the end-to-end error of
-    the form with the engine's constants, that between models where this one was never measured on the engine,
-    and the residuals of each kernel's fit weighed with its share of the time. Kernels of one fit err
+    :math:`\sigma^2 = \sigma_{engine}^2 + \sigma_{family}^2 + \sum_k (w_k \sigma_k)^2`: the end-to-end error
+    of the form with the engine's constants, that between models where this one was never measured on the
+    engine, and the residuals of each kernel's fit weighed with its share of the time. Kernels of one fit err
     together, different fits do not. Coefficients that are estimated are wrong together, all kernels in
     the same direction, so that their own spread counts where it is larger. The error is common to all
     replicas of a type: it never averages out.

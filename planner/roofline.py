@@ -209,6 +209,12 @@ def within_peaks(kernel: Kernel, factor: Numbers) -> Kernel:
     return capped
 
 
+def faster_than_peaks(kernel: Any, factor: Numbers) -> Any:
+    """Whether a rate of `kernel` lies above `factor` times its peak."""
+    pairs = [(rate, peak) for rate, peak in _PEAKS.items() if hasattr(kernel, rate)]
+    return np.any([getattr(kernel, rate) > factor * getattr(kernel, peak) for rate, peak in pairs], axis=0)
+
+
 def smooth_maximum(a: Numbers, b: Numbers, exponent: Numbers) -> Numbers:
     """``(a^p + b^p)^(1/p)`` for non-negative `a`, `b`, without overflow."""
     high = np.maximum(np.maximum(a, b), _TINY)

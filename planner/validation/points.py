@@ -187,6 +187,7 @@ def _table(
         if disaggregated
         else np.zeros(len(rows)),
         disaggregated=np.full(len(rows), disaggregated),
+        first_step=np.full(len(rows), disaggregated and engine.first_token_phase is Phase.DECODE),
     )
     return LoopTable.of(decoding, prompts, loops), decoding, prompts
 
