@@ -593,3 +593,25 @@ def test_scores_are_those_of_the_rows_that_are_asked_for():
     ratio = np.abs(np.log(found.tpot / np.array([row.tpot for row in ROWS])))
     assert found.errors()[0].covered == np.mean(ratio <= INTERVAL_Z * found.tpot_log_sd)
     assert found.errors(np.zeros(len(ROWS), dtype=bool)) == (None, None)
+
+
+def test_in_a_pool_a_tp_size_of_all_ranks_is_divided_by_those_that_share_attention(read):
+    sizes = {
+        "tp_size": "16",
+        "pp_size": "1",
+        "attention_dp_size": "16",
+        "moe_tp_size": "1",
+        "moe_ep_size": "16",
+    }
+    pools = {f"{phase}_{name}": value for phase in ("prefill", "decode") for name, value in sizes.items()}
+    cells = next(c for c in CELLS if c["mode"] == "disagg") | pools
+    found = resolve(read(cells).rows[0])
+    assert all((p.tp, p.dp, p.ep) == (1, 16, 16) for _, p in found.pools)
+    assert rules.WIDTH in found.repairs
+
+
+@pytest.mark.parametrize("name", ["dynamo-trtllm", "TensorRT-LLM", "trt"])
+def test_engines_under_other_names(read, name):
+    row = read(golden("Qwen3-32B", backend=name)).rows[0]
+    assert resolve(row).engine.name == "trtllm"
+    assert class_of(row)[0] == "trtllm"

@@ -11,6 +11,7 @@ from planner.arrays import FloatArray
 from planner.closed_loop import HostConstants, LoopState, LoopTable, Protocol, run
 from planner.documents.measured_file import MeasuredRow
 from planner.specs import ClassKey, Constants
+from planner.validation.resolve import ENGINE_ALIASES
 
 UNSTATED = "unstated"
 
@@ -21,7 +22,8 @@ queue of all prompts, and grow with the number of clients to match."""
 
 def class_of(row: MeasuredRow) -> ClassKey:
     """The finest class of a row."""
-    return (row.engine, row.version or UNSTATED, row.origin or UNSTATED)
+    engine = ENGINE_ALIASES.get(row.engine, row.engine)
+    return (engine, row.version or UNSTATED, row.origin or UNSTATED)
 
 
 def levels(key: ClassKey) -> tuple[ClassKey, ...]:

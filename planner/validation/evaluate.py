@@ -10,6 +10,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.anchoring import solved_factor
 from planner.arrays import FloatArray
 from planner.documents.measured_file import MeasuredFile, MeasuredRow
 from planner.engines import VERSION_LOG_SD, shipped_constants
@@ -225,21 +226,6 @@ def _tpot_of(
     part = np.arange(len(points.index)) == anchor
     table = points.table.part(part)
     return lambda factor: float(predict_loops(table, [constants], wave[part], factor).tpot[0])
-
-
-def solved_factor(tpot: Callable[[float], float], measured: float) -> float:
-    """Factor on kernels at which a prediction is what was measured, between a quarter and four. [1]
-
-    Bisection: TPOT grows with the factor.
-    """
-    low, high = 0.25, 4.0
-    for _ in range(40):
-        middle = float(np.sqrt(low * high))
-        if tpot(middle) < measured:
-            low = middle
-        else:
-            high = middle
-    return float(np.sqrt(low * high))
 
 
 def _spreads(

@@ -24,6 +24,18 @@ UNRECORDED_SPECULATION = ("DeepSeek-R1", "DeepSeek-R1-0528")
 """Models whose public rows mix runs with and without speculative decoding: equal settings, TPOT up to 3.8
 times apart."""
 
+ENGINE_ALIASES = {
+    "dynamo-vllm": "vllm",
+    "dynamo-sglang": "sglang",
+    "dynamo-trtllm": "trtllm",
+    "dynamo-trt": "trtllm",
+    "trt": "trtllm",
+    "trt-llm": "trtllm",
+    "tensorrt-llm": "trtllm",
+    "tensorrt_llm": "trtllm",
+}
+"""Names of public files for engines, some of which run behind a router of another project."""
+
 _FORMATS = {
     "": Dtype.BF16,
     "bf16": Dtype.BF16,
@@ -136,9 +148,10 @@ def _gpu(system: str) -> GPU:
 
 @cache
 def _engine(name: str) -> Engine:
-    if name not in engine_names():
+    own = ENGINE_ALIASES.get(name, name)
+    if own not in engine_names():
         raise Unpredicted("engine is not known")
-    return estimated_engine(name)
+    return estimated_engine(own)
 
 
 # --------------------------------------------------------------------------------------------
@@ -233,6 +246,9 @@ def _layout(
         if gpus % pp or width % dp or not counted:
             raise Unpredicted("parallel sizes do not multiply to the GPUs")
         tp = width // dp
+        repairs.append(WIDTH)
+    elif gpus is None and dp > 1 and tp % dp == 0 and tp == (pool.moe_tp or 1) * (pool.ep or 1):
+        tp, width = tp // dp, tp
         repairs.append(WIDTH)
     if tp & (tp - 1):
         raise Unpredicted("the tensor parallel size is a count of GPUs")
