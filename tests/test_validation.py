@@ -188,6 +188,17 @@ def test_layouts_of_eight_gpus(read, cells, expected, repairs):
     assert set(found.repairs) == repairs
 
 
+def test_in_a_pool_a_tp_size_of_all_ranks_is_divided_by_those_that_share_attention(read):
+    sizes = {"tp_size": "16", "attention_dp_size": "16", "moe_tp_size": "1", "moe_ep_size": "16"}
+    cells = next(c for c in CELLS if c["mode"] == "disagg")
+    cells = cells | {
+        f"{phase}_{name}": value for phase in ("prefill", "decode") for name, value in sizes.items()
+    }
+    found = resolve(read(cells).rows[0])
+    assert [(p.tp, p.dp, p.ep) for _, p in found.pools] == [(1, 16, 16)] * 2
+    assert rules.WIDTH in found.repairs
+
+
 def test_experts_in_blocks_that_cannot_be_cut_are_spread_whole(read):
     found = target(read, "MiniMax", tp_size="8", moe_tp_size="8", moe_ep_size="1", n_gpus_total="8")
     assert layout(found) == (8, 1, 1, 8)
@@ -221,6 +232,13 @@ def test_models_by_other_names(read, name, known, renamed):
 )  # fmt: skip
 def test_gpus_by_other_names(read, name, known):
     assert target(read, "Llama-3.1-70B", system=name).gpu.name == known
+
+
+@pytest.mark.parametrize("name", ["dynamo-trtllm", "TensorRT-LLM", "trt"])
+def test_engines_under_other_names(read, name):
+    row = read(golden("Llama-3.1-70B", backend=name)).rows[0]
+    assert resolve(row).engine.name == "trtllm"
+    assert class_of(row)[0] == "trtllm"
 
 
 def test_every_repair_of_the_golden_rows_is_counted():
@@ -593,25 +611,3 @@ def test_scores_are_those_of_the_rows_that_are_asked_for():
     ratio = np.abs(np.log(found.tpot / np.array([row.tpot for row in ROWS])))
     assert found.errors()[0].covered == np.mean(ratio <= INTERVAL_Z * found.tpot_log_sd)
     assert found.errors(np.zeros(len(ROWS), dtype=bool)) == (None, None)
-
-
-def test_in_a_pool_a_tp_size_of_all_ranks_is_divided_by_those_that_share_attention(read):
-    sizes = {
-        "tp_size": "16",
-        "pp_size": "1",
-        "attention_dp_size": "16",
-        "moe_tp_size": "1",
-        "moe_ep_size": "16",
-    }
-    pools = {f"{phase}_{name}": value for phase in ("prefill", "decode") for name, value in sizes.items()}
-    cells = next(c for c in CELLS if c["mode"] == "disagg") | pools
-    found = resolve(read(cells).rows[0])
-    assert all((p.tp, p.dp, p.ep) == (1, 16, 16) for _, p in found.pools)
-    assert rules.WIDTH in found.repairs
-
-
-@pytest.mark.parametrize("name", ["dynamo-trtllm", "TensorRT-LLM", "trt"])
-def test_engines_under_other_names(read, name):
-    row = read(golden("Qwen3-32B", backend=name)).rows[0]
-    assert resolve(row).engine.name == "trtllm"
-    assert class_of(row)[0] == "trtllm"
