@@ -126,6 +126,9 @@ class Assembly:
             if q.service.speculation is not None:
                 given = f"{q.service.speculation}: given by the user"
                 lines.append(f"speculative decoding of {q.service.model.name}: {given}")
+            if q.service.measured is not None:
+                given = f"{q.service.measured}; given by the user"
+                lines.append(f"measured point of {q.service.model.name}: {given}")
             workload = q.service.workload
             if workload.citation:
                 lines.append(f"traffic {workload.name}: {workload.citation}")

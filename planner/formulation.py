@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from planner.candidates import CandidateSet, ReplicaChoice, build_candidates, replicas_in_stock
 from planner.documents.scenario import LoadedScenario
-from planner.engines import load_engine
+from planner.engines import engine_of
 from planner.lines import expanded, merged_lines
 from planner.program import Candidate, GpuType, Problem
 from planner.program.problem import Stream
@@ -41,7 +41,7 @@ def question_of(
     prompts: tuple[float, float] | None = None,
 ) -> Question:
     """What is asked of `service`, which is that number `asked` of the scenario, or a part of it."""
-    engine = load_engine(service.engine)
+    engine = engine_of(service)
     bare = Question(
         scenario=loaded.scenario,
         document=loaded.document,

@@ -18,7 +18,7 @@ from planner.documents.scenario import LoadedScenario, scenario_from_text
 from planner.documents.stock import stock_problems
 from planner.documents.tree import Tree
 from planner.documents.yaml_text import dump_yaml, parse_tree
-from planner.engines import load_engine
+from planner.engines import engine_of
 from planner.errors import Problem, SpecError
 from planner.fleet import Deployed, Fleet
 from planner.latency import decode_step_time
@@ -211,7 +211,8 @@ def _standing(read: ReadPlan, router: Router) -> Standing:
 
 def _engine(read: ReadPlan, router: Router) -> Engine:
     """The plan names the engine of its first service."""
-    return load_engine(read.plan.engine if router.asked == 0 else router.service.engine)
+    service = router.service
+    return engine_of(replace(service, engine=read.plan.engine) if router.asked == 0 else service)
 
 
 def _item(read: ReadPlan, group: Group) -> FleetItem:

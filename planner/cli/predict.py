@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from typing import Any
 
 import click
 
+from planner.anchoring import measured_point
 from planner.catalog import load_gpu, load_model
 from planner.cli.options import Number, replica_options
 from planner.cli.output import echo_json, width
 from planner.configuration import Configuration, Load, Prediction, Replicas, default_precision
 from planner.configuration import predict as predict_configuration
+from planner.documents.names import unknown_name
 from planner.engines import load_engine
 from planner.errors import InfeasibleError, SpecError
 from planner.latency import OperatorTime
-from planner.specs import Parallelism, Speculation
+from planner.specs import MeasuredPoint, Parallelism, Speculation
 from planner.units import GIB, GIGA, MILLI
 
 _POOL = re.compile(r"(\d+)\s*x\s*((?:(?:tp|pp|ep|dp)?\d+)+)(?:@(.+))?", re.IGNORECASE)
+_MEASURED = "concurrency=64,isl=1024,osl=1024,tpot_ms=12.3"
+_MEASURED_KEYS = ("concurrency", "isl", "osl", "tpot_ms")
+_MEASURED_SIZES = ("tp", "pp", "ep", "dp")
+_MEASURED_NAMES = ("gpu", "precision", "kv_cache_dtype")
+_MEASURED_UNUSED = "ttft_ms"
 _SIZE = re.compile(r"(tp|pp|ep|dp)?(\d+)", re.IGNORECASE)
 
 
@@ -42,19 +50,32 @@ _SIZE = re.compile(r"(tp|pp|ep|dp)?(\d+)", re.IGNORECASE)
 @click.option("--draft-cost", type=Number(min=0), help="Time of drafting, as a share of a step without it.")
 @click.option("--draft-ms", type=Number(min=0), help="The same as a time. [ms]")
 @click.option("--draft-weights-gb", type=Number(min=0), help="Memory of the draft on each GPU. [GB]")
+@click.option(
+    "--measured",
+    metavar="KEY=VALUE,...",
+    help=f"One measured point without a draft, for example {_MEASURED}: predictions go through it. "
+    "gpu, tp, pp, ep, dp, precision and kv_cache_dtype where they differ.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def predict(**given: Any) -> None:
     """TTFT and TPOT of one configuration, broken down by operator."""
     load = Load(isl=given["isl"], osl=given["osl"], concurrency=given["concurrency"], rate=given["rate"])
     configuration = _configuration(given)
+    point = None
+    if given["measured"] is not None:
+        point = _measured(given, configuration)
+        engine = configuration.engine.with_factor(configuration.model.shape, point.factor)
+        configuration = replace(configuration, engine=engine)
     try:
         prediction = predict_configuration(configuration, load)
+        if point is not None:
+            prediction = replace(prediction, notes=(*prediction.notes, _note(point, given["measured"])))
     except InfeasibleError as error:
         if given["as_json"]:
             echo_json({"ttft_ms": None, "tpot_ms": None, "fits": False, "reason": str(error)})
         raise
     if given["as_json"]:
-        echo_json(_document(prediction))
+        echo_json(_document(prediction, point))
         return
     from planner.report.terminal import print_prediction  # rich: only where tables are printed
 
@@ -132,7 +153,70 @@ def _sizes(text: str) -> dict[str, int] | None:
     return sizes if len(sizes) == len(found) and min(sizes.values()) > 0 else None
 
 
-def _document(p: Prediction) -> dict[str, Any]:
+def _measured(given: dict[str, Any], c: Configuration) -> MeasuredPoint:
+    """The measured point, of the replica that the command gives where it says nothing else."""
+    text = given["measured"]
+    known = (*_MEASURED_KEYS, *_MEASURED_SIZES, *_MEASURED_NAMES, _MEASURED_UNUSED)
+    said: dict[str, str] = {}
+    for part in text.split(","):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not (key and equals and value):
+            raise SpecError(f"--measured: {part.strip()!r} is not KEY=VALUE; for example {_MEASURED}")
+        if key not in known:
+            rule, hint = unknown_name("key", key, known)
+            raise SpecError(f"--measured: {rule} {key!r}; {hint}")
+        if key in said:
+            raise SpecError(f"--measured: {key} is given twice")
+        said[key] = value
+    absent = [key for key in _MEASURED_KEYS if key not in said]
+    if absent:
+        raise SpecError(f"--measured: {absent[0]} is missing; for example {_MEASURED}")
+    numbers = {key: _number(key, said[key]) for key in (*_MEASURED_KEYS, _MEASURED_UNUSED) if key in said}
+    if numbers["osl"] < 2:
+        raise SpecError(f"--measured: osl must be at least 2 to have a TPOT, got {said['osl']}")
+    sizes = {key: _count(key, said[key]) if key in said else given[key] for key in _MEASURED_SIZES}
+    precision = c.precision
+    if "precision" in said or "kv_cache_dtype" in said:
+        weights, kv_cache = (said.get(k, given[k]) for k in ("precision", "kv_cache_dtype"))
+        precision = default_precision(c.model, weights, kv_cache)
+    try:
+        return measured_point(
+            c.model,
+            c.engine,
+            load_gpu(said.get("gpu", given["gpu"])),
+            Parallelism(**sizes),
+            precision,
+            concurrency=numbers["concurrency"],
+            isl=numbers["isl"],
+            osl=numbers["osl"],
+            tpot=numbers["tpot_ms"] * MILLI,
+        )
+    except SpecError as error:
+        raise SpecError(f"--measured: {error}") from error
+
+
+def _note(point: MeasuredPoint, text: str) -> str:
+    unused = "; its TTFT is not used" if _MEASURED_UNUSED in text else ""
+    return f"through the measured point, {point}{unused}"
+
+
+def _number(key: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (value > 0 and math.isfinite(value)):
+        raise SpecError(f"--measured: {key} must be a finite number > 0, got {text!r}")
+    return value
+
+
+def _count(key: str, text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise SpecError(f"--measured: {key} must be a whole number >= 1, got {text!r}")
+    return int(text)
+
+
+def _document(p: Prediction, point: MeasuredPoint | None) -> dict[str, Any]:
     memory = p.memory
     total = memory.weights + memory.activations + memory.reserved + memory.kv_cache
     return {
@@ -156,6 +240,7 @@ def _document(p: Prediction) -> dict[str, Any]:
         "max_concurrency": p.max_concurrency,
         "breakdown": [*_lines("prefill", p.prefill), *_lines("decode", p.decode)],
         "notes": list(p.notes),
+        **({} if point is None else {"kernel_factor": point.factor}),
     }
 
 

@@ -34,6 +34,7 @@ from planner.documents.fleet_schema import (
 from planner.documents.look_ups import Named, look_up_demand, reporting, text_at
 from planner.documents.scenario import (
     check_demand,
+    measured_of,
     own_lengths,
     precision_of,
     replays,
@@ -41,7 +42,7 @@ from planner.documents.scenario import (
     speculation_of,
     workload_of,
 )
-from planner.documents.scenario_schema import SpeculativeDocument
+from planner.documents.scenario_schema import MeasuredDocument, SpeculativeDocument
 from planner.documents.schema_base import DocumentModel
 from planner.documents.shared_node import Stand, node_problems
 from planner.documents.source import validate
@@ -68,6 +69,7 @@ from planner.specs import (
     Engine,
     FleetItem,
     Lengths,
+    MeasuredPoint,
     Model,
     Parallelism,
     Phase,
@@ -171,7 +173,7 @@ def fleet_from_text(text: str, source_name: str = "fleet", *, folder: Path | Non
         raise SpecError.of_file(source_name, problems)
     return LoadedFleet(
         fleet=Fleet(
-            service=service_of(document, named.model, named.preset),
+            service=replace(service_of(document, named.model, named.preset), measured=served.measured),
             engine=served.engine,
             groups=_deployed(served, groups, document.workload.request_rate or 0.0),
             routing=Routing(document.routing),
@@ -254,6 +256,7 @@ class _Served:
     engine: Engine
     workload: Workload | None
     speculation: Speculation | None = None
+    measured: MeasuredPoint | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,8 +311,11 @@ def _sound(value: Any, schema: type[S]) -> S | None:
         return None
 
 
-def _served(tree: Tree, named: Named, problems: Sequence[Problem]) -> _Served | None:
-    """Model, formats and engine, and the workload if nothing is wrong with it."""
+def _served(tree: Tree, named: Named, problems: list[Problem]) -> _Served | None:
+    """Model, formats and engine, and the workload if nothing is wrong with it.
+
+    What is wrong with a measured point joins `problems`.
+    """
     precision = _sound(tree.get("precision") or {}, FleetPrecisionDocument)
     engine = tree.get("engine") if tree.has("engine") else FleetDocument.model_fields["engine"].default
     if named.model is None or precision is None or engine not in engine_names():
@@ -317,12 +323,24 @@ def _served(tree: Tree, named: Named, problems: Sequence[Problem]) -> _Served | 
     workload = _sound(tree.get("workload"), FleetWorkloadDocument)
     broken = {problem.key.partition(".")[0] for problem in problems}
     speculative = tree.get("speculative") if "speculative" not in broken else None
+    measured = tree.get("measured") if "measured" not in broken else None
+    formats = precision_of(precision, named.model)
+    point = measured_of(
+        tree,
+        None if measured is None else _sound(measured, MeasuredDocument),
+        named,
+        engine,
+        formats,
+        problems,
+    )
+    plain = load_engine(engine)
     return _Served(
         named.model,
-        precision_of(precision, named.model),
-        load_engine(engine),
+        formats,
+        plain if point is None else plain.with_factor(named.model.shape, point.factor),
         None if "workload" in broken or workload is None else workload_of(workload, named.preset),
         speculation_of(None if speculative is None else _sound(speculative, SpeculativeDocument)),
+        point,
     )
 
 

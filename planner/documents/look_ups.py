@@ -27,13 +27,14 @@ class Named:
     model: Model | None = None
     preset: catalog.TrafficPreset | None = None
     trace: Trace | None = None
+    measured_gpu: GPU | None = None
     gpus: dict[int, GPU] = field(default_factory=dict)
     instances: dict[int, catalog.CloudInstance] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
 
 def look_up_demand(tree: Tree) -> Named:
-    """Model and traffic by every name that is text, whatever else is wrong with the file."""
+    """Model, traffic and the GPU of a measured point by every name that is text, whatever else is wrong."""
     named = Named()
     if name := text_at(tree, "model"):
         with reporting(named, tree, ("model",)):
@@ -47,6 +48,9 @@ def look_up_demand(tree: Tree) -> Named:
         with reporting(named, tree, ("workload", "trace")):
             named.trace = read_trace(resolved_path(name, tree.folder))
             named.preset = catalog.traffic_of(named.trace)
+    if name := text_at(tree, "measured", "gpu"):
+        with reporting(named, tree, ("measured", "gpu")):
+            named.measured_gpu = catalog.load_gpu(name, tree.folder)
     return named
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from planner import catalog, lengths
+from planner.anchoring import measured_point
 from planner.documents.files import read_text
 from planner.documents.look_ups import Named, look_up_demand
 from planner.documents.scenario_rules import LENGTH_SPLIT, SURVIVE_NODE, SURVIVE_ZONE, demand_trees
@@ -25,6 +26,7 @@ from planner.documents.scenario_schema import (
     ArrivalSpread,
     DemandDocument,
     LengthDocument,
+    MeasuredDocument,
     OptionsDocument,
     PrecisionDocument,
     ScenarioDocument,
@@ -47,10 +49,12 @@ from planner.specs import (
     Dtype,
     Lengths,
     Marginal,
+    MeasuredPoint,
     Metric,
     Model,
     Objective,
     Options,
+    Parallelism,
     Period,
     Precision,
     Routing,
@@ -193,8 +197,11 @@ def scenario_from_text(
         raise SpecError.of_file(source_name, problems)
     demands = document.demands
     services = _services(document, named)
-    for demand, service, one in zip(demand_trees(tree), services, named, strict=True):
+    points = []
+    for demand, given, service, one in zip(demand_trees(tree), demands, services, named, strict=True):
         problems += check_demand(demand, service.model, service.workload, one.trace)
+        points.append(measured_of(demand, given.measured, one, service.engine, service.precision, problems))
+    services = tuple(replace(s, measured=point) for s, point in zip(services, points, strict=True))
     if problems:
         raise SpecError.of_file(source_name, problems)
     return LoadedScenario(
@@ -286,6 +293,44 @@ def speculation_of(document: SpeculativeDocument | None) -> Speculation | None:
         draft_time=None if document.draft_ms is None else document.draft_ms * MILLI,
         draft_weights=document.draft_weights_gb * GIGA,
     )
+
+
+def measured_of(
+    tree: Tree,
+    document: MeasuredDocument | None,
+    named: Named,
+    engine: str,
+    precision: Precision,
+    problems: list[Problem],
+) -> MeasuredPoint | None:
+    """The measured point of a file, with the factor that it gives; what is wrong with it joins `problems`."""
+    if document is None or named.model is None or named.measured_gpu is None:
+        return None
+    try:
+        return measured_point(
+            named.model,
+            load_engine(engine),
+            named.measured_gpu,
+            Parallelism(tp=document.tp, pp=document.pp, ep=document.ep, dp=document.dp),
+            measured_formats(document, named.model, precision),
+            concurrency=document.concurrency,
+            isl=document.isl,
+            osl=document.osl,
+            tpot=document.tpot_ms * MILLI,
+        )
+    except SpecError as error:
+        problems.append(tree.problem(("measured",), str(error), show_value=False))
+        return None
+
+
+def measured_formats(document: MeasuredDocument, model: Model, asked: Precision) -> Precision:
+    """Formats of a measured point: as it says, else those asked for."""
+
+    def named(name: str | None, default: Dtype) -> Dtype | None:
+        return default if name is None else None if name == CHECKPOINT else Dtype(name)
+
+    own = document.precision
+    return Precision.of(model, named(own.weights, asked.weights), named(own.kv_cache, asked.kv_cache))
 
 
 def precision_of(document: PrecisionDocument, model: Model) -> Precision:

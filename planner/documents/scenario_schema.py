@@ -49,6 +49,7 @@ MAX_HISTOGRAM = 30_000
 MAX_PARALLEL = 1024
 MAX_CV = 100
 MAX_DRAFT = 64
+MAX_CLIENTS = 100_000
 MAX_DRAFT_MS = 10_000
 MAX_DRAFT_GB = 10_000
 CHECKPOINT = "checkpoint"
@@ -136,6 +137,48 @@ class SpeculativeDocument(DocumentModel):
     draft_weights_gb: Annotated[float, Field(ge=0, le=MAX_DRAFT_GB)] = Field(
         default=0.0, description="Memory that the draft takes of each GPU of a replica. [GB]"
     )
+
+
+class MeasuredPrecisionDocument(DocumentModel):
+    """Number formats of what was measured."""
+
+    weights: FixedWeightDtype | None = Field(
+        default=None, description="Format of the weights; default: that of the model's precision."
+    )
+    kv_cache: FixedKvDtype | None = Field(
+        default=None, description="Format of the KV cache; default: that of the model's precision."
+    )
+
+
+class MeasuredDocument(DocumentModel):
+    """A closed loop that was measured on one colocated replica, without a draft."""
+
+    synonyms: ClassVar = {
+        "clients": "concurrency",
+        "batch_size": "concurrency",
+        "input_tokens": "isl",
+        "output_tokens": "osl",
+        "itl_ms": "tpot_ms",
+        "tpot": "tpot_ms",
+        "ttft_ms": "leave it out: only TPOT is used",
+        "engine": "the point is of the model's engine",
+        "version": "the point is of the model's engine, at the version that this planner has",
+    }
+
+    gpu: Text = Field(description="Name of a GPU profile, or path to one relative to this file.")
+    tp: Parallel = Field(default=1, description="Tensor parallel size.")
+    pp: Parallel = Field(default=1, description="Pipeline parallel size.")
+    ep: Parallel = Field(default=1, description="Expert parallel size, 1 or all ranks of tp and dp.")
+    dp: Parallel = Field(default=1, description="Attention data parallel size within the replica.")
+    precision: MeasuredPrecisionDocument = Field(
+        default=MeasuredPrecisionDocument(), description="Number formats."
+    )
+    concurrency: Annotated[float, Field(ge=1, le=MAX_CLIENTS)] = Field(
+        description="Clients that send their next request when the last one has ended."
+    )
+    isl: Tokens = Field(description="Length of the prompts. [tok]")
+    osl: Annotated[float, Field(ge=2, le=MAX_TOKENS)] = Field(description="Length of the answers. [tok]")
+    tpot_ms: Positive = Field(description="Mean time per output token that was measured. [ms]")
 
 
 class ArrivalSpread(DocumentModel):
@@ -327,6 +370,9 @@ DEMAND_SYNONYMS = {
     "speculative_config": "speculative",
     "speculative_decoding": "speculative",
     "speculation": "speculative",
+    "measurement": "measured",
+    "measured_point": "measured",
+    "anchor": "measured",
 }
 
 
@@ -337,6 +383,10 @@ _MODEL = (
 _TRAFFIC = "Traffic."
 _SLO = "Service level objectives."
 _SPECULATIVE = "What a draft does; left out: each step makes one token of a sequence."
+_MEASURED = (
+    "One measured point of the model on its engine, which removes the bias that predictions of it share: "
+    "kernels of all replicas are as fast as it says."
+)
 
 
 class ServedDocument(DocumentModel):
@@ -346,6 +396,7 @@ class ServedDocument(DocumentModel):
     precision: PrecisionDocument = Field(default=PrecisionDocument(), description="Number formats.")
     engine: Annotated[str, Choice(engine_names())] = Field(default="vllm", description="Serving engine.")
     speculative: SpeculativeDocument | None = Field(default=None, description=_SPECULATIVE)
+    measured: MeasuredDocument | None = Field(default=None, description=_MEASURED)
     workload: WorkloadDocument | None = Field(default=None, description=_TRAFFIC)
     slo: SloDocument | None = Field(default=None, description=_SLO)
 
@@ -397,7 +448,7 @@ class ScenarioDocument(ServedDocument):
     models: Annotated[list[ServedModelDocument], Field(min_length=1, max_length=64)] | None = Field(
         default=None,
         description="Several models that share the fleet, each with traffic and SLOs of its own; instead of "
-        "model, precision, engine, speculative, workload and slo.",
+        "model, precision, engine, speculative, measured, workload and slo.",
     )
     periods: PeriodsDocument | None = Field(
         default=None, description="How the fleet follows a schedule of rates."

@@ -1,4 +1,4 @@
-"""Serving engines: one data file per engine, constants fitted to measured rows, rules of what each can run."""
+"""Serving engines: a data file each, constants fitted to measured rows, and rules of what each can run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from planner.documents.engine import load_engine_file
 from planner.documents.engine_constants import load_engine_constants
 from planner.documents.names import did_you_mean
 from planner.errors import SpecError
-from planner.specs import Engine, FittedConstants
+from planner.specs import Engine, FittedConstants, Service
 
 _FOLDER = Path(str(files(__name__)))
 CONSTANTS_FILE = _FOLDER / "constants" / "fitted.yaml"
@@ -35,6 +35,12 @@ def load_engine(name: str) -> Engine:
         Unknown name.
     """
     return with_constants(estimated_engine(name), shipped_constants())
+
+
+def engine_of(service: Service) -> Engine:
+    """The engine of a service; with a measured point of its model, kernels are as fast as that one says."""
+    engine, point = load_engine(service.engine), service.measured
+    return engine if point is None else engine.with_factor(service.model.shape, point.factor)
 
 
 @cache

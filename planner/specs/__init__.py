@@ -41,6 +41,7 @@ from planner.specs.kinds import (
     SpareScope,
     Statistic,
 )
+from planner.specs.measured import MeasuredPoint
 from planner.specs.models import (
     Attention,
     FeedForward,
@@ -99,6 +100,7 @@ __all__ = [
     "LayerRun",
     "Lengths",
     "Marginal",
+    "MeasuredPoint",
     "MemoryTier",
     "Metric",
     "Mixer",

@@ -18,6 +18,7 @@ from planner.specs.kinds import (
     SpareScope,
     Statistic,
 )
+from planner.specs.measured import MeasuredPoint
 from planner.specs.models import Model, Precision
 from planner.specs.speculation import Speculation
 from planner.units import MILLI
@@ -165,6 +166,8 @@ class Service:
         Formats that groups may have, preferred ones first; empty: `precision` alone.
     speculation : Speculation or None
         What its draft does; None: it decodes one token per step.
+    measured : MeasuredPoint or None
+        Of its model on its engine; None: predictions have the constants of the engine alone.
     """
 
     model: Model
@@ -175,6 +178,7 @@ class Service:
     label: str = ""
     choices: tuple[Precision, ...] = ()
     speculation: Speculation | None = None
+    measured: MeasuredPoint | None = None
 
     @property
     def name(self) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from planner.plan import Plan, ServicePrediction
 from planner.specs import Parallelism, Phase, SloTarget, Statistic
@@ -350,6 +351,8 @@ def _facts(plan: Plan) -> dict[str, str]:
     }
     for name, draft in _drafts(plan).items():
         facts[f"speculative decoding of {name}" if name else "speculative decoding"] = draft
+    for name, point in _given(plan, "measured").items():
+        facts[f"measured point of {name}" if name else "measured point"] = point
     for prediction in plan.predictions:
         of = f" of {prediction.service}" if len(plan.predictions) > 1 else ""
         facts[f"request rate{of}"] = f"{prediction.request_rate:g} req/s"
@@ -360,15 +363,26 @@ def _facts(plan: Plan) -> dict[str, str]:
 
 def _drafts(plan: Plan) -> dict[str, str]:
     """What the drafts of a plan's models do, in words; the name of a plan's only model is empty."""
+    return _given(plan, "speculative")
+
+
+def _given(plan: Plan, what: str) -> dict[str, str]:
+    """A mapping that models of a plan's scenario have, in words."""
     scenario = plan.scenario
     several = [(entry.get("name") or entry.get("model"), entry) for entry in scenario.get("models", ())]
     return {
-        (name if isinstance(name, str) else "model"): ", ".join(
-            f"{key} {value:g}" for key, value in served["speculative"].items()
-        )
+        (name if isinstance(name, str) else "model"): ", ".join(_words(served[what]))
         for name, served in (("", scenario), *several)
-        if served.get("speculative")
+        if served.get(what)
     }
+
+
+def _words(mapping: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in mapping.items():
+        if isinstance(value, Mapping):
+            yield from _words(value)
+        else:
+            yield f"{key} {value:g}" if isinstance(value, int | float) else f"{key} {value}"
 
 
 def _slo_name(target: SloTarget, of: str) -> str:

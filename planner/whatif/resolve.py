@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from planner.assembly import INTERRUPTED
 from planner.candidates import CandidateSet, Rejection, build_candidates, replicas_in_stock
 from planner.documents.scenario import LoadedScenario
-from planner.engines import load_engine
+from planner.engines import engine_of
 from planner.errors import InfeasibleError, SolverError
 from planner.plan import Group, Plan, PlanStatus
 from planner.program import Candidate
@@ -155,7 +155,7 @@ class Resolver:
         return tuple(
             rejection
             for service in scenario.services
-            for rejection in self._built(scenario, service, load_engine(service.engine)).rejections
+            for rejection in self._built(scenario, service, engine_of(service)).rejections
         )
 
     def serves(self, item: int, phase: Phase) -> bool:
@@ -164,7 +164,7 @@ class Resolver:
         return any(
             choice.item == item and choice.phase is phase
             for service in scenario.services
-            for choice in self._built(scenario, service, load_engine(service.engine)).choices
+            for choice in self._built(scenario, service, engine_of(service)).choices
         )
 
     # ---------------------------------------------------------------------------------------
