@@ -36,8 +36,10 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "documents.trace_file", "documents.trace_values", "documents.traffic_preset",
     ),
     ("engines", "catalog", "prediction", "simulator"),
+    ("configuration",),
+    ("anchoring",),
     (
-        "candidates", "physics", "configuration",
+        "candidates", "physics",
         "documents.look_ups", "documents.scenario_schema", "documents.scenario_rules", "documents.scenario",
         "documents.schedule_schema", "documents.schedule",
         "documents.supply_schema", "documents.supply_rules", "documents.supply",
