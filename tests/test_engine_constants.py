@@ -115,7 +115,7 @@ LEVEL = "needs a version and a benchmark beside the engine, or neither, or nothi
         ("services: 1.5", "services: .nan", "line 30: classes[1].ttft.services: must be a finite number"),
         ("rows: 5", "rows: 0", "line 36: classes[2].rows: must be > 0, got 0"),
         ("rows: 5", "rows: 5.5", "line 36: classes[2].rows: must be a whole number, got 5.5"),
-        ("first_wave: 0.07\n", "first_wave: 0.07\n    spread: 1\n", "line 33: classes[1].ttft.spread: unknown key"),
+        ("first_wave: 0.07", "first_wave: 0.07\n    x: 1", "line 33: classes[1].ttft.x: unknown key"),
         ("factor: 1.035", "factor: none", "line 67: models[1].factor: must be a number, got 'none'"),
         ("log_sd: 0.04", "log_sd: 0", "line 3: log_sd: must be > 0, got 0"),
         ("source: made up", "source: ''", "line 2: source: must"),
@@ -125,7 +125,8 @@ LEVEL = "needs a version and a benchmark beside the engine, or neither, or nothi
         ("engine: vllm\n  version: '1.10'", "engine: ''\n  version: '1.10'",
          f"line 33: classes[2].engine: {LEVEL}"),
         ("version: '1.10'", "version: unstated", "line 46: classes[3].engine: must be unique: line 33 has"),
-        ("shape: 8192 wide, 80 layers, 128256 tokens", "shape: 1 wide", "line 66: models[1].shape: must be unique: line 62 has"),
+        ("shape: 8192 wide, 80 layers, 128256 tokens", "shape: 1 wide",
+         "line 66: models[1].shape: must be unique: line 62 has"),
         ("log_sd: 0.04\n", "", "log_sd: is required"),
     ],
 )  # fmt: skip

@@ -1,5 +1,7 @@
 """Routed experts: how many are hit, and what they cost."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -76,3 +78,62 @@ def test_a_format_nobody_measured_is_built_from_the_dense_kernel():
     kernel = ExpertsKernel.of(gpu, Dtype.NVFP4)
     assert kernel.weight_bytes == Dtype.NVFP4.bytes
     assert kernel.log_sd >= 0.2
+
+
+# --------------------------------------------------------------------------------------------
+# Whole tiles
+
+HOPPER, BLACKWELL, AMPERE = (load_gpu(name) for name in ("h200-sxm", "b200-sxm", "a100-80gb-sxm"))
+
+
+@pytest.mark.parametrize("gpu", [HOPPER, load_gpu("h100-sxm"), load_gpu("h20")])
+@pytest.mark.parametrize("dtype", [Dtype.FP8, Dtype.FP8_BLOCK])
+def test_hopper_multiplies_eight_bits_in_tiles_of_64_rows(gpu, dtype):
+    assert ExpertsKernel.of(gpu, dtype).row_tile == 64
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dtype"),
+    [
+        (HOPPER, Dtype.BF16),
+        (HOPPER, Dtype.INT4),
+        (HOPPER, Dtype.MXFP4),
+        (BLACKWELL, Dtype.FP8_BLOCK),
+        (BLACKWELL, Dtype.NVFP4),
+        (AMPERE, Dtype.FP8_BLOCK),  # stored so, multiplied in 16 bits
+    ],
+)
+def test_others_compute_no_more_rows_than_there_are(gpu, dtype):
+    assert ExpertsKernel.of(gpu, dtype).row_tile == 1
+
+
+@pytest.mark.parametrize(("tokens", "rows_per_expert"), [(16.0, 64.0), (64.0, 64.0), (4096.0, 128.0 + 31.5)])
+def test_every_expert_that_is_hit_computes_at_least_a_tile(tokens, rows_per_expert):
+    """16 tokens hit 102 experts and give each 1.3 rows, which take as long as 64; where each of 256 experts has
+    128 rows, half a tile comes on top: 31.5 rows."""
+    hidden = 7168.0
+    kernel = ExpertsKernel(
+        compute_rate=1e12, memory_rate=1e30, activation_rate=1e30, overhead=0.0, exponent=2.0,
+        weight_bytes=1.0, log_sd=0.1, row_tile=64.0,
+    )  # fmt: skip
+    hit = 256 * (1 - (1 - 8 / 256) ** tokens)
+    flop = 6 * hit * rows_per_expert * hidden * 2048
+    assert float(experts_time(kernel, BLOCK, tokens, hidden, 1.0, 1.0)) == pytest.approx(
+        flop / 1e12, rel=1e-3
+    )
+
+
+def test_tiles_of_one_row_change_nothing():
+    tokens = np.array([1.0, 100.0, 5000.0])
+    plain = experts_time(KERNEL, BLOCK, tokens, 7168.0, 4.0, 1.0)
+    np.testing.assert_array_equal(
+        experts_time(replace(KERNEL, row_tile=1.0), BLOCK, tokens, 7168.0, 4.0, 1.0), plain
+    )
+    assert (experts_time(replace(KERNEL, row_tile=64.0), BLOCK, tokens, 7168.0, 4.0, 1.0) > plain).all()
+
+
+@given(st.floats(1, 8192), st.floats(1, 8192))
+def test_more_tokens_never_take_less_in_whole_tiles(a, b):
+    kernel = ExpertsKernel.of(HOPPER, Dtype.FP8_BLOCK)
+    times = [float(experts_time(kernel, BLOCK, t, 7168.0, 1.0, 1.0)) for t in sorted((a, b))]
+    assert times[0] <= times[1] * (1 + 1e-9)
