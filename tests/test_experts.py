@@ -109,7 +109,7 @@ def test_others_compute_no_more_rows_than_there_are(gpu, dtype):
 
 @pytest.mark.parametrize(("tokens", "rows_per_expert"), [(16.0, 64.0), (64.0, 64.0), (4096.0, 128.0 + 31.5)])
 def test_every_expert_that_is_hit_computes_at_least_a_tile(tokens, rows_per_expert):
-    """16 tokens hit 102 experts and give each 1.3 rows, which take as long as 64; where each of 256 experts has
+    """16 tokens hit 102 experts with 1.3 rows each, which take as long as 64; where each of 256 experts has
     128 rows, half a tile comes on top: 31.5 rows."""
     hidden = 7168.0
     kernel = ExpertsKernel(
