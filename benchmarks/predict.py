@@ -4,7 +4,8 @@
 
 Each point is one model on one GPU type at one tensor parallel size, with prompts of 100 to 16,000 tokens,
 answers of 50 to 4,000 and 1 to 512 clients, all log-uniform; points that do not fit in memory are drawn again
-before the clock starts. A point gives TTFT, TPOT, their 80 % intervals, rate and batch. One process, one thread.
+before the clock starts. A point gives TTFT, TPOT, their 80 % intervals, rate and batch. One process, one
+thread.
 """
 
 from __future__ import annotations

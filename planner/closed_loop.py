@@ -25,8 +25,8 @@ _LEAST = 0.01  # share of the admitted clients that decode
 _STEPS = 40  # of the fixed point
 _CLOSE = 1e-6  # change of the share at which it ends
 _TINY = 1e-12
-_REFINED = 0.004  # change of the share from which kernels are computed once more
-_ROUNDS = 3  # of refinement, at most
+_REFINED = 0.001  # change of the share from which kernels are computed once more
+_ROUNDS = 4  # of refinement, at most
 _AT_PEAKS = 1e-6  # factor on kernels that leaves nothing but work at the vendor's peaks [1]
 
 
