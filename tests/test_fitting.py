@@ -241,16 +241,22 @@ KNOWN: dict[ClassKey, int] = {
     (): 100,
     ("sglang",): 60,
     ("sglang", "0.5.1.post1", "a"): 34,
-    ("sglang", "0.5.9", "a"): 2,
-    ("sglang", "0.5.9", "b"): 15,
-    ("sglang", "0.5.14", "a"): 5,
-    ("sglang", "glm5-hopper", "a"): 4,
+    ("sglang", "0.5.9", "a"): 22,
+    ("sglang", "0.5.9", "b"): 25,
+    ("sglang", "0.5.14", "a"): 20,
+    ("sglang", "glm5-hopper", "a"): 24,
     ("vllm",): 40,
     ("vllm", "unstated", "a"): 40,
 }
 GIVEN = FittedConstants(
     classes={key: Constants(step=1e-3 * n) for n, key in enumerate(KNOWN)}, counts=KNOWN, factors={SLOW: 1.1}
 )
+
+
+def test_a_class_of_few_rows_does_not_speak_for_other_versions():
+    few = replace(GIVEN, counts={**KNOWN, ("sglang", "0.5.14", "a"): 19})
+    assert few.level(("sglang", "0.5.23", "")) == ("sglang", "0.5.9", "b")
+    assert few.level(("sglang", "0.5.14", "")) == ("sglang", "0.5.14", "a")  # for its own it does
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,10 @@ FamilyKey = tuple[str, str]
 """An engine, and the shape of a model: one set of kernels."""
 
 
+FEWEST_ROWS = 20
+"""Of a class whose constants another version may have: fewer are of one or two models."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Constants:
     """What rows of one class have in common beside kernels.
@@ -92,8 +96,8 @@ class FittedConstants:
         """The finest level of a class that has constants.
 
         A version that nobody measured has those of the nearest measured one of the same release, which its
-        first two numbers name: the last one before it, or the first after it. Of several benchmarks it is the
-        one with the most rows.
+        first two numbers name: the last one before it, or the first after it, of those with rows enough to speak
+        for others. Of several benchmarks it is the one with the most rows.
         """
         engine, version, benchmark = (*key, "", "", "")[:3]
         alike = [
@@ -107,9 +111,9 @@ class FittedConstants:
             return (rank > 0, abs(rank), -self.counts.get(known, 0), known)
 
         ordered = sorted({_numbers(version), *(_numbers(known[1]) for known in alike)})
-        nearest = sorted(alike, key=distance)
-        exact = [known for known in nearest if known[1] == version]
-        for known in ((engine, version, benchmark), *exact, *nearest, (engine,), ()):
+        exact = sorted((known for known in alike if known[1] == version), key=distance)
+        many = [known for known in alike if self.counts.get(known, FEWEST_ROWS) >= FEWEST_ROWS]
+        for known in ((engine, version, benchmark), *exact, *sorted(many, key=distance), (engine,), ()):
             if known in self.classes:
                 return known
         return None
