@@ -25,8 +25,8 @@ _LEAST = 0.01  # share of the admitted clients that decode
 _STEPS = 40  # of the fixed point
 _CLOSE = 1e-6  # change of the share at which it ends
 _TINY = 1e-12
-_REFINED = 0.001  # change of the share from which kernels are computed once more
-_ROUNDS = 4  # of refinement, at most
+_REFINED = 0.001  # relative change of the share from which kernels are computed once more
+_ROUNDS = 12  # of refinement, at most
 _AT_PEAKS = 1e-6  # factor on kernels that leaves nothing but work at the vendor's peaks [1]
 
 
@@ -351,23 +351,35 @@ class _Seen:
 
 
 class _Lines:
-    """Rows of tables over fractions, linear in between and constant outside."""
+    """Rows of tables over fractions, linear in between and below; none falls faster than its fraction."""
 
     def __init__(self, fractions: FloatArray, tables: Sequence[FloatArray | None]) -> None:
-        self._low, widths = fractions[:-1], np.diff(fractions, axis=0)
-        self._widths = np.maximum(widths, _CLOSE)
+        self._low = fractions[:-1]
+        self._widths = np.maximum(np.diff(fractions, axis=0), _CLOSE)
         self._first = [None if t is None else t[0] for t in tables]
         self._rises = [None if t is None else np.diff(t, axis=0) for t in tables]
+        steepest = self._widths[:1] / np.maximum(self._low[:1], _CLOSE)
+        self._falls = [
+            None if t is None or not len(steepest) else np.clip(t[1] - t[0], 0.0, t[0] * steepest[0])
+            for t in tables
+        ]
 
     def at(self, share: FloatArray) -> list[Any]:
         """Each table at a share; None for those that are."""
         found: list[Any] = list(self._first)
         for k, (low, width) in enumerate(zip(self._low, self._widths, strict=True)):
-            weight = np.clip((share - low) / width, 0.0, 1.0)
+            place = (share - low) / width
+            weight = np.clip(place, 0.0, 1.0)
             found = [
                 None if rises is None else value + weight * rises[k]
                 for value, rises in zip(found, self._rises, strict=True)
             ]
+            if k == 0:
+                below = np.minimum(place, 0.0)
+                found = [
+                    None if fall is None else value + below * fall
+                    for value, fall in zip(found, self._falls, strict=True)
+                ]
         return found
 
 
@@ -489,9 +501,10 @@ def solved(
 ) -> tuple[LoopTable, LoopState]:
     """Steady state of every loop with one set of constants, and the table that it was found on.
 
-    Kernels are computed at the largest batch, and again at the batch that follows, until that stays: two or
-    three times instead of at all of :data:`FRACTIONS`, and where they are needed. The replicas have one
-    entry for each loop.
+    Kernels are computed at the largest batch, and again at the batch that follows, until that stays: for most
+    loops two or three times instead of at all of :data:`FRACTIONS`, and where they are needed. Batches are
+    padded to captured sizes; where one batch asks for the other side of such a step, either answer is given.
+    The replicas have one entry for each loop.
     """
     ones = np.ones((1, loops.clients.size))
     top = LoopTable.of(decoding, prompts, loops, ones, bounded=bounded)
@@ -510,7 +523,7 @@ def solved(
         table = between if len(open_loops) == loops.clients.size else _put(table, between, open_loops)
         moved = np.abs(found.share - share)
         state = found if len(open_loops) == loops.clients.size else _put_state(state, found, open_loops)
-        open_loops = open_loops[moved > _REFINED]
+        open_loops = open_loops[moved > _REFINED * share]
         if not open_loops.size:
             break
     return table, state
