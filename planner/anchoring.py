@@ -86,7 +86,11 @@ def measured_point(
         figures = f"measured TPOT {tpot / MILLI:.4g} ms, predicted {plain.tpot / MILLI:.4g} ms"
         fits = f"; {plain.max_concurrency:,} sequences fit" if concurrency > plain.max_concurrency else ""
         side = f"below {LEAST_FACTOR:g}" if factor < LEAST_FACTOR else f"above {MOST_FACTOR:g}"
-        raise SpecError(f"{figures}: kernels would have a factor {side}; {CAUSES}{fits}")
+        fastest = predicted(LEAST_FACTOR) if factor < LEAST_FACTOR else 0.0
+        held = (
+            f" (with {LEAST_FACTOR:g}, within the GPU's peaks, {fastest / MILLI:.4g} ms)" if fastest else ""
+        )
+        raise SpecError(f"{figures}: kernels would have a factor {side}{held}; {CAUSES}{fits}")
     return MeasuredPoint(
         gpu=gpu.name,
         parallelism=parallelism,

@@ -176,10 +176,10 @@ def _measured(given: dict[str, Any], c: Configuration) -> MeasuredPoint:
         raise SpecError(f"--measured: osl must be at least 2 to have a TPOT, got {said['osl']}")
     sizes = {key: _count(key, said[key]) if key in said else given[key] for key in _MEASURED_SIZES}
     precision = c.precision
-    if "precision" in said or "kv_cache_dtype" in said:
-        weights, kv_cache = (said.get(k, given[k]) for k in ("precision", "kv_cache_dtype"))
-        precision = default_precision(c.model, weights, kv_cache)
     try:
+        if "precision" in said or "kv_cache_dtype" in said:
+            weights, kv_cache = (said.get(k, given[k]) for k in ("precision", "kv_cache_dtype"))
+            precision = default_precision(c.model, weights, kv_cache)
         return measured_point(
             c.model,
             c.engine,
