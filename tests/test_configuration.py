@@ -6,9 +6,10 @@ import dataclasses
 import math
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
-from planner.configuration import Configuration, Load, Replicas, default_precision, predict
+from planner.configuration import Configuration, Load, Replicas, default_precision, predict, predict_many
 from planner.errors import InfeasibleError, SpecError
 from planner.latency import decode_step_time, prompt_time
 from planner.operators import ReplicaSet
@@ -95,6 +96,88 @@ def test_splitting_removes_the_prompts_from_the_steps(colocated, llama_8b, vllm,
     )
     load = Load(isl=4000, osl=200, concurrency=32)
     assert predict(both, load).tpot < predict(colocated, load).tpot
+
+
+def test_a_busy_loop_waits_no_longer_than_a_stream_of_its_rate(colocated):
+    """Prompts that wait share steps; TTFT was 2.3 s near saturation, where a stream of that rate has 0.12."""
+    for clients in (16, 64, 128, 256):
+        closed = predict(colocated, Load(isl=1000, osl=200, concurrency=clients))
+        opened = predict(colocated, Load(isl=1000, osl=200, rate=closed.rate))
+        assert closed.ttft == pytest.approx(opened.ttft, rel=0.35)
+        assert closed.ttft <= opened.ttft
+        assert closed.tpot == pytest.approx(opened.tpot, rel=0.2)
+
+
+def test_prompts_of_a_lone_client_are_not_in_its_own_steps(colocated, llama_8b, vllm, h100):
+    """A long prompt and a short answer: nobody else's prompt holds up the tokens."""
+    found = predict(colocated, Load(isl=8000, osl=50, concurrency=1))
+    r = ReplicaSet.of(llama_8b, BF16, vllm, [(h100, Parallelism())])
+    assert found.tpot == pytest.approx(float(decode_step_time(r, 1.0, 8025.0)[0]), rel=0.03)
+
+
+def test_no_engine_and_no_error_beats_the_data_sheet(colocated, h100):
+    """15 GB of weights are read in every step, however fast an engine's kernels are said to be."""
+    fast = dataclasses.replace(colocated.engine, decode_scale=0.2, prefill_scale=0.2, log_sd=0.3)
+    found = predict(dataclasses.replace(colocated, engine=fast), Load(isl=1000, osl=200, concurrency=4))
+    peak = 2 * 7.5e9 / h100.hbm_bandwidth
+    assert peak < found.tpot_range[0] <= found.tpot < found.tpot_range[1]
+    assert found.ttft_range[0] > 2 * 7e9 * 1000 / h100.peak_flops[Dtype.BF16]
+
+
+# --------------------------------------------------------------------------------------------
+# Many at once
+
+
+@pytest.mark.parametrize("which", ["colocated", "apart"])
+def test_many_points_are_each_as_by_itself(which, request, h100):
+    first = request.getfixturevalue(which)
+    wide = Replicas(count=2, gpu=h100, parallelism=Parallelism(tp=2))
+    changes = {"colocated": wide} if which == "colocated" else {"decode": wide}
+    configurations = [first, dataclasses.replace(first, **changes)]
+    loads = [
+        (0, 1000.0, 200.0, 1.0),
+        (1, 3000.0, 50.0, 64.0),
+        (0, 200.0, 900.0, 300.0),
+        (1, 9000.0, 400.0, 8.0),
+    ]
+    index, *arrays = (np.array(column) for column in zip(*loads, strict=True))
+    found = predict_many(configurations, index, *arrays)
+    for k, (number, isl, osl, clients) in enumerate(loads):
+        alone = predict(configurations[number], Load(isl=isl, osl=osl, concurrency=clients))
+        assert found.ttft[k] == pytest.approx(alone.ttft, rel=1e-3)
+        assert found.tpot[k] == pytest.approx(alone.tpot, rel=1e-3)
+        assert found.tpot_range[:, k] == pytest.approx(alone.tpot_range, rel=1e-3)
+        assert found.ttft_range[:, k] == pytest.approx(alone.ttft_range, rel=1e-3)
+        assert found.rate[k] == pytest.approx(alone.rate, rel=1e-3)
+        assert found.slots[k] == alone.max_concurrency
+        assert found.log_sd[k] > 0
+
+
+def test_points_that_do_not_fit_are_nan(colocated, llama_8b):
+    room = llama_8b.max_context
+    found = predict_many(
+        [colocated], [0, 0, 0], np.array([100.0, room, 100.0]), np.full(3, 50.0), np.full(3, 4.0)
+    )
+    assert np.isfinite(found.tpot).tolist() == [True, False, True]
+    assert np.isnan(found.ttft_range[:, 1]).all()
+    assert found.tpot[0] == found.tpot[2]
+
+
+def test_chunks_make_no_difference(colocated, monkeypatch):
+    rng = np.random.default_rng(3)
+    loads = (rng.uniform(50, 4000, 40), rng.uniform(2, 900, 40), rng.uniform(1, 300, 40))
+    whole = predict_many([colocated], np.zeros(40, dtype=int), *loads)
+    monkeypatch.setattr("planner.configuration.CHUNK", 7)
+    parts = predict_many([colocated], np.zeros(40, dtype=int), *loads)
+    np.testing.assert_allclose(parts.ttft, whole.ttft, rtol=2e-3)
+    np.testing.assert_allclose(parts.tpot, whole.tpot, rtol=2e-3)
+
+
+def test_points_share_model_engine_and_mode(colocated, apart, llama_70b):
+    one = np.ones(2)
+    for other in (apart, dataclasses.replace(colocated, model=llama_70b)):
+        with pytest.raises(SpecError, match="one model, engine and draft, and one mode"):
+            predict_many([colocated, other], [0, 1], one, one, one)
 
 
 # --------------------------------------------------------------------------------------------

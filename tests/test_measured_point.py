@@ -21,7 +21,7 @@ from planner.operators import ReplicaSet
 from planner.specs import Dtype, MeasuredPoint, Parallelism, Precision
 from planner.standing import standing_plan
 from planner.units import MILLI
-from planner.whatif import compare
+from planner.whatif.compare import compare
 from planner.workflow import SolveOptions, solve
 
 H100 = catalog.load_gpu("h100-sxm")
@@ -165,7 +165,11 @@ def test_formats_are_those_asked_for_or_its_own():
 
 
 def test_slow_kernels_cost_more_and_the_plan_says_why():
-    slow, fast = (loaded(measured=GIVEN | {"tpot_ms": tpot}) for tpot in (20.0, 10.0))
+    more = {
+        "workload": {"request_rate": 60, "input_tokens": 1000, "output_tokens": 200},
+        "options": {"whole_nodes": False},
+    }
+    slow, fast = (loaded(measured=GIVEN | {"tpot_ms": tpot}, **more) for tpot in (20.0, 10.0))
     plans = [solve(one, SolveOptions(verify=False)) for one in (slow, fast)]
     assert plans[0].cost > plans[1].cost
     factor = slow.scenario.services[0].measured.factor
