@@ -65,11 +65,14 @@ class Division:
         Buckets of a service, at most; what `split.costs` counts.
     unsplit : Alternative or None
         The best plan without the split, by prediction.
+    together : Solution or None
+        That plan as its program has it: plans within one node are not looked at.
     """
 
     split: LengthSplit | None = None
     count: int = 1
     unsplit: Alternative | None = None
+    together: Solution | None = None
     notes: tuple[str, ...] = ()
 
     def told(self, plan: Plan) -> Plan:
@@ -315,7 +318,7 @@ def _with_split(tried: dict[int, _Joint], count: int) -> tuple[Search, Division]
             cost=whole.cost,
             summary=whole.search.described(whole.solution),
         )
-    return chosen.search, Division(split=split, count=count, unsplit=unsplit)
+    return chosen.search, Division(split=split, count=count, unsplit=unsplit, together=whole.solution)
 
 
 def _undivided(search: Search, why: str) -> tuple[Search, Division]:

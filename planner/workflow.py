@@ -117,9 +117,12 @@ def _verified(compared: Compared) -> Plan:
 def _divided(search: Search, whole: Search, division: Division) -> Plan:
     """The plan of buckets of prompts, or that of all prompts together where it proves as good.
 
-    Where plans are simulated, so are both: corrections may change the one more than the other.
+    Where plans are simulated, so are both: corrections may change the one more than the other. All prompts
+    together may have a plan within one node, which their program does not know of.
     """
     options = search.options
+    if division.split is None:
+        return division.told(_best_of(search))
     unsplit = None if division.unsplit is None else division.unsplit.value
     try:
         plan = _best_of(search)
@@ -127,9 +130,10 @@ def _divided(search: Search, whole: Search, division: Division) -> Plan:
         if unsplit is None:
             raise
         return Division(notes=(KEPT_WHOLE,)).told(_best_of(whole))
-    if unsplit is None or (not options.verify and worth_it(plan, unsplit)):
-        return division.told(plan)
+    clear = unsplit is None or (not options.verify and worth_it(plan, unsplit))
     try:
+        if clear and best_within_node(whole, division.together) is None:
+            return division.told(plan)
         options.on_stage("planning for all prompts together")
         other = _best_of(whole)
     except (InfeasibleError, SolverError, KeyboardInterrupt):  # the first plan is complete

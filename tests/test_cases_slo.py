@@ -89,12 +89,12 @@ def test_a_prompt_that_is_too_slow_is_no_matter_of_stock(scenario: ScenarioBuild
         assert (group.replicas, group.parallelism.tp > 1) == (1, True)
 
 
-@pytest.mark.parametrize(("limit", "works"), [(270, False), (300, True), (500, True)])
+@pytest.mark.parametrize(("limit", "works"), [(280, False), (340, True), (500, True)])
 def test_a_percentile_of_rare_requests_is_that_of_an_idle_replica(
     scenario: ScenarioBuilder, limit: float, works: bool
 ) -> None:
-    """One request in 100 s, of 250 ms: less than one in a hundred waits, so that p99 is near the unloaded
-    time, some 275 ms at the quantile of the model error planned for; no larger replica is needed."""
+    """One request in 100 s, of 270 ms: less than one in a hundred waits, so that p99 is near the unloaded
+    time, some 305 ms at the quantile of the model error planned for; no larger replica is needed."""
     loaded = scenario(
         workload={"request_rate": 0.01, "input_tokens": 4000, "output_tokens": 100},
         slo={"ttft_ms": {"p99": limit}, "tpot_ms": {"p99": 60}},

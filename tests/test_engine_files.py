@@ -17,7 +17,7 @@ from planner.documents.engine import EngineDocument
 from planner.documents.fleet import fleet_from_text
 from planner.documents.scenario import LoadedScenario, scenario_from_text
 from planner.documents.source import parse_document
-from planner.engines import engine_names, load_engine
+from planner.engines import engine_names, estimated_engine, load_engine
 from planner.engines import legality as rules
 from planner.engines.formats import gpu_obstacle, weight_choices, weights_obstacle
 from planner.errors import SpecError
@@ -75,8 +75,9 @@ def test_scheduler_defaults(
     engine = load_engine(name)
     assert (engine.scheduler, engine.admission, engine.first_token_phase) == (policy, admission, first)
     assert (engine.block_size, engine.max_num_seqs) == (block, sequences)
-    assert (engine.step_overhead, engine.decode_scale, engine.prefill_scale) == (0.8 * MILLI, 1.0, 1.0)
-    assert engine.log_sd == 0.10
+    file = estimated_engine(name)
+    assert (file.step_overhead, file.decode_scale, file.prefill_scale) == (0.8 * MILLI, 1.0, 1.0)
+    assert file.log_sd == 0.10
 
 
 @pytest.mark.parametrize(
@@ -411,5 +412,5 @@ def test_predict(name: str, pools: tuple[str, ...], planner: Callable[..., Any])
     asked = ("-m", "meta-llama/Llama-3.1-8B", "-g", "h100-sxm", "--engine", name, "--isl", 1000, "--osl", 200)
     facts = planner("predict", *asked, *pools, "-c", 16, "--json").facts
     assert facts["fits"]
-    assert 5 < facts["tpot_ms"] < 20
+    assert 3 < facts["tpot_ms"] < 20  # two GPUs read the weights in 2.2 ms
     assert facts["ttft_ms"] > 20

@@ -24,7 +24,7 @@ from planner.latency import (
     prompt_time,
 )
 from planner.operators import ReplicaSet
-from planner.roofline import GemmKernel, gemm_time
+from planner.roofline import GemmKernel, gemm_time, within_peaks
 from planner.specs import Dtype, Parallelism, Precision
 from planner.transformer import kv_bytes_per_token, prefill_flop, weight_bytes
 
@@ -49,6 +49,11 @@ ALL = replicas(*LAYOUTS)
 ONE = replicas(LAYOUTS[0])
 
 
+def host(layout: Parallelism, sequences: float) -> float:
+    """Host time of a step: every stage of a pipeline prepares it, once and for each sequence. [s]"""
+    return layout.pp * VLLM.step_overhead + sequences * VLLM.sequence_overhead
+
+
 def step(batch: float, context: float = 1000.0, r: ReplicaSet = ONE) -> float:
     return float(decode_step_time(r, batch, context)[0])
 
@@ -69,8 +74,7 @@ def test_decode_breakdown_adds_up_to_the_step(layout, batch):
     assert sum(line.time for line in lines) == pytest.approx(step(batch, 1500.0, r), rel=1e-12)
     assert all(line.time >= 0 for line in lines)
     assert lines[-1].name == "host"
-    host = layout[1].pp * VLLM.step_overhead + batch * VLLM.sequence_overhead
-    assert lines[-1].time == pytest.approx(host, rel=1e-6)
+    assert lines[-1].time == pytest.approx(host(layout[1], batch), rel=1e-6)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
@@ -80,22 +84,23 @@ def test_prefill_breakdown_adds_up_to_the_prompt(layout, query):
     lines = prefill_breakdown(r, query, 500.0, 2048.0)
     time = prompt_time(r, query, 500.0, 2048.0)
     assert sum(line.time for line in lines) == pytest.approx(float(time.service[0]), rel=1e-12)
-    assert lines[-1].time == pytest.approx(layout[1].pp * VLLM.step_overhead * float(time.steps[0]), rel=1e-6)
+    assert lines[-1].time == pytest.approx(float(time.steps[0]) * host(layout[1], 1.0), rel=1e-6)
 
 
 def test_decode_step_of_one_gpu_by_its_parts():
     """The four matrix products of a layer on 64 tokens are what the break-down says they are."""
     kernel = GemmKernel.of(catalog.load_gpu("h100-sxm"), Dtype.BF16)
     lines = {line.name: line.time for line in decode_breakdown(ONE, 64.0, 1000.0)}
-    assert lines["qkv projection"] == pytest.approx(32 * float(gemm_time(kernel, 64, 6144, 4096)), rel=1e-9)
-    assert lines["output projection"] == pytest.approx(
-        32 * float(gemm_time(kernel, 64, 4096, 4096)), rel=1e-9
-    )
-    assert lines["feed-forward up"] == pytest.approx(32 * float(gemm_time(kernel, 64, 28672, 4096)), rel=1e-9)
-    assert lines["feed-forward down"] == pytest.approx(
-        32 * float(gemm_time(kernel, 64, 4096, 14336)), rel=1e-9
-    )
-    assert lines["head"] == pytest.approx(float(gemm_time(kernel, 64, 128256, 4096)), rel=1e-9)
+    scale = ONE.engine.decode_scale
+
+    def product(n: int, k: int) -> float:
+        return scale * float(gemm_time(within_peaks(kernel, scale), 64, n, k))
+
+    assert lines["qkv projection"] == pytest.approx(32 * product(6144, 4096), rel=1e-9)
+    assert lines["output projection"] == pytest.approx(32 * product(4096, 4096), rel=1e-9)
+    assert lines["feed-forward up"] == pytest.approx(32 * product(28672, 4096), rel=1e-9)
+    assert lines["feed-forward down"] == pytest.approx(32 * product(4096, 14336), rel=1e-9)
+    assert lines["head"] == pytest.approx(product(128256, 4096), rel=1e-9)
     assert "all-reduce" not in lines
 
 
@@ -190,8 +195,10 @@ def test_a_pipeline_adds_hand_overs_and_shares_the_batch():
     """Every stage runs the micro-batch B / pp, and prepares it; a step passes all of them."""
     one = replicas(("h100-sxm", Parallelism(pp=1)))
     four = replicas(("h100-sxm", Parallelism(pp=4)))
-    more = 3 * (PIPELINE_OVERHEAD + VLLM.step_overhead)
-    assert step(64.0, r=four) == pytest.approx(step(16.0, r=one) + more, rel=1e-12)
+    decode = 3 * one.engine.decode_scale * PIPELINE_OVERHEAD + host(Parallelism(pp=4), 64.0)
+    decode -= host(Parallelism(), 16.0)
+    assert step(64.0, r=four) == pytest.approx(step(16.0, r=one) + decode, rel=1e-12)
+    more = 3 * (one.engine.prefill_scale * PIPELINE_OVERHEAD + VLLM.step_overhead)
     whole = float(prompt_time(one, 1000.0, 0.0, 8192.0).service[0])
     assert float(prompt_time(four, 1000.0, 0.0, 8192.0).service[0]) == pytest.approx(whole + more, rel=1e-12)
 

@@ -46,7 +46,10 @@ def holds(plan: Plan) -> bool:
 def test_a_staircase_of_captured_batches_does_not_hide_a_miss(rate):
     """Decode steps of L40S at TP4 jump by several ms from one captured batch to the next."""
     workload = {"request_rate": rate, "arrivals": "poisson", "preset": "azure-2023-conversation"}
-    assert holds(plan_of(workload=workload))
+    slo = {"ttft_ms": {"p99": 3000}, "tpot_ms": {"p99": 65}}
+    plan = plan_of(workload=workload, slo=slo, fleet=[L40S | {"max_gpus": 512}])
+    assert {g.parallelism.tp for g in plan.pool(Phase.DECODE)} == {4}
+    assert holds(plan)
 
 
 def test_a_throughput_plan_holds_as_a_whole():

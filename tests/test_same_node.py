@@ -33,7 +33,7 @@ SLOW_NETWORK = {
     "model": "meta-llama/Llama-3.1-8B-Instruct",
     "precision": {"weights": "fp8", "kv_cache": "bf16"},
     "workload": {"request_rate": 30, "input_tokens": 4000, "output_tokens": 200},
-    "slo": {"ttft_ms": {"p99": 600}, "tpot_ms": {"p99": 14}},
+    "slo": {"ttft_ms": {"p99": 600}, "tpot_ms": {"p99": 10}},
     "fleet": [
         {
             "gpu": "h100-sxm",

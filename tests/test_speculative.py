@@ -25,7 +25,7 @@ from planner.engines import load_engine
 from planner.errors import SpecError
 from planner.evaluation import simulate
 from planner.fleet import Deployed, Fleet
-from planner.latency import decode_breakdown, decode_step_time, draft_time, prompt_time
+from planner.latency import decode_breakdown, decode_kernels_time, decode_step_time, draft_time, prompt_time
 from planner.memory import memory_budgets, tightest
 from planner.operators import ReplicaSet
 from planner.physics import needed
@@ -127,7 +127,11 @@ def test_a_draft_of_which_nothing_is_accepted_never_pays(kind, k):
     lengths = np.array([100.0, 1000.0, 9000.0])[:, None]
     beside = {"decode_batch": 32.0, "context": 1500.0}
     slow, fast = (prompt_time(r, lengths, 0.0, 2048.0, **beside) for r in (useless, plain))
-    assert np.all(slow.service >= fast.service * (1 - 1e-12))
+    # Beside decodes, what a pure decode step has too runs at its scale; where that is the smaller one, a
+    # decode step that gets longer takes this much off.
+    less = max(plain.engine.prefill_scale - plain.engine.decode_scale, 0.0) * fast.steps
+    longer = less * (decode_kernels_time(useless, 32.0, 1500.0) - decode_kernels_time(plain, 32.0, 1500.0))
+    assert np.all(slow.service + longer >= fast.service * (1 - 1e-12))
 
 
 @pytest.mark.parametrize("kind", ["dense", "pipeline", "windows"])
@@ -158,10 +162,11 @@ def test_drafting_is_a_share_of_a_plain_step_or_a_time():
 
 
 def test_the_model_error_is_not_that_of_a_time_that_was_given():
-    def slower(s: Speculation | None) -> float:
-        return float((step(replicas(speculation=s, z=1.0)) / step(replicas(speculation=s)))[0])
+    def slower(s: Speculation | None) -> float:  # of kernels that are slow enough to beat no peak
+        more, less = (step(replicas(speculation=s, z=z)) for z in (2.0, 1.0))
+        return float((more / less)[0])
 
-    factor = float(np.exp(replicas().log_sd[0]))
+    factor = float(np.exp(max(replicas().log_sd[0], replicas().prompt_log_sd[0])))
     assert slower(None) == pytest.approx(factor)
     assert slower(draft()) == pytest.approx(factor)
     assert slower(draft(share=None, draft_time=0.01)) < factor * 0.99
@@ -416,13 +421,13 @@ def planned(scenario, **changes: Any):
 
 def test_a_tight_tpot_is_met_by_fewer_gpus(scenario):
     changes = {
-        "slo": {"ttft_ms": {"p99": 1000}, "tpot_ms": {"p99": 9}},
+        "slo": {"ttft_ms": {"p99": 1000}, "tpot_ms": {"p99": 7.5}},
         "workload": {"request_rate": 60, "input_tokens": 1000, "output_tokens": 200},
         "options": {"whole_nodes": False},
     }
     plain, drafted = (planned(scenario, **changes, **more) for more in ({}, {"speculative": GIVEN}))
     assert drafted.cost < 0.7 * plain.cost
-    assert drafted.predictions[0].tpot.planned.p99 <= 0.009
+    assert drafted.predictions[0].tpot.planned.p99 <= 0.0075
 
 
 def test_where_throughput_counts_a_poor_draft_costs(scenario):

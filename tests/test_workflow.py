@@ -688,8 +688,16 @@ def test_chat_example_fits_one_node():
 # Where no mix holds
 
 
-def test_where_no_mix_holds_by_prediction_one_type_does(monkeypatch):
-    asked = EXAMPLES / "llama-8b-budget.yaml"
+def test_where_no_mix_holds_by_prediction_one_type_does(scenario, monkeypatch):
+    from conftest import SCENARIO
+
+    h100, a100 = SCENARIO["fleet"]  # two cheap GPUs are better than one more dear one
+    asked = scenario(
+        workload={"request_rate": 80, "input_tokens": 1000, "output_tokens": 200},
+        slo={"ttft_ms": {"p99": 2000}, "tpot_ms": {"p99": 60}},
+        fleet=[h100, a100 | {"price_per_gpu_hour": 0.5, "max_gpus": 2}],
+        options={"whole_nodes": False, "colocated": "only", "max_tp": 1},
+    )
     mixed = solve(asked, SolveOptions(verify=False))
     assert len({g.gpu for g in mixed.groups}) == 2
     usual = search_module._pools_that_miss
