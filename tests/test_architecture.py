@@ -56,6 +56,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("schedule", "length_split"),
     ("workflow", "evaluation"),
     ("whatif",),
+    ("deploy",),
     ("report",),
     ("cli",),
     ("__main__",),
