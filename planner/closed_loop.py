@@ -394,6 +394,7 @@ class _Look:
         self.tokens = np.maximum(loops.osl - 1.0, 0.0)
         self.apart = loops.disaggregated
         self.per_token = 1.0 / (table.lanes * np.maximum(loops.osl, 1.0))
+        self.ranks = table.lanes / table.stages  # each has a scheduler of its own
         self.step_host = (1.0 + table.draft_share) * table.stages * host.step
         self.own_host = table.prompt_stages * host.step + host.sequence
         self.servers = loops.prompt_replicas * table.prompt_lanes
@@ -418,7 +419,7 @@ class _Look:
         if decode_bound is not None and prompt_bound is not None:
             decode, prompt = np.maximum(decode, decode_bound), np.maximum(prompt, prompt_bound)
         others = self.met * batch
-        sampled = host.sequence * batch
+        sampled = host.sequence * batch / self.ranks
         beside = decode + sampled  # decode tokens in the steps of a prompt
         step = beside + self.step_host
         if table.draft_share or table.draft_time:

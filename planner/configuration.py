@@ -7,7 +7,7 @@ Colocated replicas or one prefill and one decode pool, of given sizes, under a c
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from planner.arrays import FloatArray, Numbers
 from planner.capacity import batch_for_tokens, colocated_state
 from planner.closed_loop import STEADY, HostConstants, Loops, run, solved
-from planner.collectives import kv_transfer_time, supports_world_size
+from planner.collectives import kv_transfer_time, nodes_of, supports_world_size
 from planner.engines.formats import gpu_obstacle
 from planner.engines.legality import (
     EndPoint,
@@ -51,7 +51,7 @@ from planner.specs import (
 )
 from planner.traffic import Traffic, unaccepted_tokens
 from planner.transformer import equivalent_tokens, kv_bytes, kv_bytes_per_token
-from planner.units import GIB
+from planner.units import BITS_PER_BYTE, GIB, GIGA
 
 KV_CACHE_DTYPES = (Dtype.BF16, Dtype.FP16, Dtype.FP8)
 
@@ -115,13 +115,7 @@ class Configuration:
         if obstacle:
             raise SpecError(obstacle)
         require_legal(self.model, replicas.parallelism, self.precision)
-        if replicas.parallelism.num_gpus > replicas.gpu.node_size:
-            needs = f"{replicas.parallelism} needs {replicas.parallelism.num_gpus} GPUs"
-            node = f"a node of {replicas.gpu.name} has {replicas.gpu.node_size}"
-            raise SpecError(f"{needs}, {node}: replicas over several nodes are not modelled")
-        ranks = replicas.parallelism.tp * replicas.parallelism.dp
-        if not supports_world_size(replicas.gpu, ranks):
-            raise SpecError(f"GPU {replicas.gpu.name!r}: no all-reduce over {ranks} GPUs is known")
+        nodes_of(replicas.gpu, replicas.parallelism)  # raises where it is not known how ranks meet
 
     def _end(self, replicas: Replicas) -> EndPoint:
         return EndPoint(
@@ -218,6 +212,7 @@ def predict(configuration: Configuration, load: Load) -> Prediction:
         )
     if "estimated" in {str(x.gpu.calibration.status) for x in (c.colocated, c.prefill, c.decode) if x}:
         notes.append("the GPU's calibration is estimated, not measured")
+    notes += dict.fromkeys(note for x in (c.colocated, c.prefill, c.decode) if x for note in _placement(x))
     if c.speculation is not None:
         notes.append(f"speculative decoding as given: {c.speculation}")
     return Prediction(
@@ -237,6 +232,21 @@ def predict(configuration: Configuration, load: Load) -> Prediction:
         decode=decode_breakdown(_set(c, c.decoding, 0.0), max(middle.batch, 1.0), load.isl + load.osl / 2),
         notes=tuple(notes),
     )
+
+
+def _placement(replicas: Replicas) -> Iterator[str]:
+    """What is taken for granted of replicas that no usual node holds."""
+    gpu, layout = replicas.gpu, replicas.parallelism
+    if layout.num_gpus <= gpu.node_size:
+        return
+    nodes, gpus = nodes_of(gpu, layout), f"{layout} on {gpu.name}"
+    if nodes > 1:
+        rate = gpu.network_bandwidth * BITS_PER_BYTE / GIGA
+        yield f"{gpus}: {nodes} nodes; what crosses them is estimated, over RDMA at {rate:g} Gbit/s per GPU"
+    elif gpu.calibration.all_reduce is not None and layout.num_gpus <= gpu.scale_up_domain:
+        yield f"{gpus}: within one {gpu.scale_up_kind} domain of {gpu.scale_up_domain} GPUs"
+    else:
+        yield f"{gpus}: taken as within one node, which usually has {gpu.node_size} GPUs"
 
 
 def _set(c: Configuration, replicas: Replicas, z: float) -> ReplicaSet:

@@ -19,13 +19,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.arrays import FloatArray, Numbers
-from planner.collectives import PIPELINE_OVERHEAD
 from planner.experts import largest_of
 from planner.operators import (
     PromptShape,
     ReplicaSet,
     attainable,
     decode_mixing,
+    handed_over_time,
     layer_operators,
     prefill_mixing,
 )
@@ -36,8 +36,9 @@ RANK_SPREAD = 0.6  # coefficient of variation of a sequence's context, for the b
 
 
 def token_time(r: ReplicaSet, tokens: Numbers, real: Numbers | None = None) -> Numbers:
-    """All layers on `tokens` of a rank, attention and head left out; `real` of them are no padding. [s]"""
-    total: Numbers = 0.0
+    """All layers on `tokens` of a rank, and what stages hand on of them, attention and head left out; `real`
+    of them are no padding. [s]"""
+    total: Numbers = handed_over_time(r, tokens)
     for run in r.kinds:
         for operator in layer_operators(r, run.layer, tokens, real):
             total = total + run.count * operator.time
@@ -68,8 +69,8 @@ def head_time(r: ReplicaSet, rows: Numbers) -> Numbers:
 
 
 def _pipeline(r: ReplicaSet) -> FloatArray:
-    """Hand-overs of one pass through the stages. [s]"""
-    return (r.pp - 1) * PIPELINE_OVERHEAD
+    """Hand-overs of one pass through the stages, beside what their bytes take. [s]"""
+    return r.hand_over.overhead
 
 
 # --------------------------------------------------------------------------------------------
@@ -206,13 +207,14 @@ def decode_kernels_of_both(
 
 
 def hand_over_time(r: ReplicaSet) -> FloatArray:
-    """Hand-overs between pipeline stages in one step, unscaled. [s]"""
+    """Fixed time of the hand-overs between pipeline stages in one step, unscaled. [s]"""
     return _pipeline(r)
 
 
-def _host(r: ReplicaSet, sequences: Numbers) -> Numbers:
-    """Host time of a step: every stage of a pipeline prepares it for itself. [s]"""
-    return r.pp * r.engine.step_overhead + r.engine.sequence_overhead * sequences
+def _host(r: ReplicaSet, batch: Numbers, prompts: Numbers = 0.0) -> Numbers:
+    """Host time of a step of `batch` sequences of all ranks, and of prompts of one of them: every stage of a
+    pipeline prepares it for itself, and every attention rank has a scheduler of its own. [s]"""
+    return r.pp * r.engine.step_overhead + r.engine.sequence_overhead * (batch / r.dp + prompts)
 
 
 def decode_step_time(r: ReplicaSet, batch: Numbers, context: Numbers) -> FloatArray:
@@ -304,7 +306,7 @@ def prompt_time(
     decode = np.where(decodes, decode, 0.0)
     beside = np.where(decodes, decode_beside_time(p, decode_batch, context) - replaced, 0.0)
     increment = r.engine.prefill_scale * np.maximum(tokens + own + steps * beside, 0.0)
-    host = steps * _host(r, decode_batch + 1.0 + companions.count)
+    host = steps * _host(r, decode_batch, 1.0 + companions.count)
     service = np.asarray(r.slowdown * (increment + steps * r.engine.decode_scale * decode + host))
     if r.speculation is not None:
         decoding = np.minimum(decode_batch / r.lanes, 1.0)  # below one sequence: the share of steps with one
@@ -356,7 +358,7 @@ def decode_breakdown(r: ReplicaSet, batch: float, context: float) -> tuple[Opera
     beside = {
         "decode attention": _decode_attention(d, micro, context, float(r.rows)),
         "head": head_time(d, padded),
-        "pipeline hand-over": _pipeline(d),
+        "pipeline hand-over": _pipeline(d) + handed_over_time(d, padded),
     }
     named = _named_token_times(d, padded, _unpadded(r, micro * r.rows))
     drafting = draft_time(r, batch, context)
@@ -376,7 +378,7 @@ def prefill_breakdown(
     beside = {
         "prefill attention": attention,
         "head": head_time(p, 1.0),
-        "pipeline hand-over": steps * _pipeline(p),
+        "pipeline hand-over": steps * _pipeline(p) + handed_over_time(p, query),
     }
     full = float(np.floor(query / token_budget))
     rest = query - full * token_budget

@@ -16,7 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.arrays import FloatArray, Numbers
-from planner.collectives import AllReduce, all_reduce_time
+from planner.collectives import (
+    NETWORK_LOG_SD,
+    AllReduce,
+    AllToAll,
+    HandOver,
+    all_reduce_time,
+    all_to_all_time,
+    spread,
+)
 from planner.experts import ExpertsKernel, experts_time
 from planner.latent import (
     INDEXER_COMPUTE_EFFICIENCY,
@@ -80,6 +88,9 @@ EXPERT_KERNELS = 2  # a norm with residual, and the choice of experts; activatio
 WIDE_COMPUTE = (
     1 / 15
 )  # rate of 32-bit arithmetic over that of 16-bit tensor cores: 67 of 989 TFLOP/s on H100 [1]
+HANDED_OVER = 2 * SIXTEEN_BIT  # per value of the hidden state: vLLM and SGLang send its residual apart [B]
+DISPATCH_BYTES = {Dtype.FP8: 1.0 + 4 / 128, Dtype.FP8_BLOCK: 1.0 + 4 / 128}
+"""Per value on its way to experts of these formats, with a 32-bit scale per 128; 16 bits to others. [B]"""
 SHARED_KERNELS = 2  # the shared experts' activation, and their sum with the routed ones
 
 
@@ -95,8 +106,12 @@ class ReplicaSet:
         Matrices of mixers, dense blocks and shared experts, head, and routers.
     experts, latent_decode, latent_prefill : kernels or None
         Where the model has such layers.
-    exchange : AllReduce
-        Between all ranks that share the experts.
+    exchange, all_to_all : AllReduce, AllToAll
+        Between all ranks that share the experts: to each of them, or only to those a token visits.
+    dispatch_bytes : ndarray
+        Per value of a token on its way to the experts. [B]
+    hand_over : HandOver
+        Between the stages of a pipeline.
     bandwidth, peak : ndarray
         HBM bandwidth and 16-bit peak, for operators without a kernel above. [B/s, FLOP/s]
     slowdown : ndarray
@@ -125,6 +140,9 @@ class ReplicaSet:
     latent_prefill: PrefillAttentionKernel | None
     all_reduce: AllReduce
     exchange: AllReduce
+    all_to_all: AllToAll
+    dispatch_bytes: FloatArray
+    hand_over: HandOver
     bandwidth: FloatArray
     peak: FloatArray
     vocabulary: FloatArray
@@ -172,7 +190,7 @@ class ReplicaSet:
         Raises
         ------
         SpecError
-            If a GPU has no kernel for the precision or no all-reduce of the size.
+            If a GPU has no kernel for the precision, or its ranks no all-reduce.
         """
         gpus = [gpu for gpu, _ in replicas]
         each = [precision] * len(gpus) if isinstance(precision, Precision) else precision
@@ -201,6 +219,9 @@ class ReplicaSet:
             latent_prefill=stack([latent_prefill_kernel(g) for g in gpus]) if latent else None,
             all_reduce=AllReduce.of(gpus, [p.tp for p in layouts]),
             exchange=AllReduce.of(gpus, [p.tp * p.dp for p in layouts]),
+            all_to_all=AllToAll.of(gpus, layouts),
+            dispatch_bytes=np.array([DISPATCH_BYTES.get(p.of_experts, SIXTEEN_BIT) for p in each]),
+            hand_over=HandOver.of(gpus, layouts),
             bandwidth=np.array([g.hbm_bandwidth for g in gpus]),
             peak=np.array([g.peak_flops.get(Dtype.BF16, g.peak_flops.get(Dtype.FP16, 0.0)) for g in gpus]),
             vocabulary=np.array([float(padded_vocabulary(model, p.tp)) for p in layouts]),
@@ -292,7 +313,7 @@ def model_errors(r: ReplicaSet, gpus: Sequence[GPU]) -> tuple[FloatArray, FloatA
     family = 0.0 if engine.factor(r.model.shape) is not None else engine.family_log_sd
     form = engine.log_sd**2 + family**2
     least = np.array([_estimated_spread(gpu) for gpu in gpus])
-    links = np.array([gpu.calibration.log_sd.get("all_reduce", FALLBACK_LOG_SD) for gpu in gpus])
+    links = np.array([_links_spread(gpu, ranks) for gpu, ranks in zip(gpus, r.tp * r.dp, strict=True)])
     decode = np.sqrt(form + _kernel_variance(r, links, prompts=False))
     prompt = np.sqrt(form + _kernel_variance(r, links, prompts=True))
     return np.maximum(decode, least), np.maximum(prompt, least)
@@ -303,6 +324,12 @@ def _estimated_spread(gpu: GPU) -> float:
     if gpu.calibration.status is not CalibrationStatus.ESTIMATED:
         return 0.0
     return min(gpu.calibration.log_sd.values(), default=FALLBACK_LOG_SD)
+
+
+def _links_spread(gpu: GPU, ranks: float) -> float:
+    """Spread of collectives over so many GPUs: what crosses nodes is estimated. [1]"""
+    own = gpu.calibration.log_sd.get("all_reduce", FALLBACK_LOG_SD)
+    return own if spread(gpu, int(ranks))[1] == 1 else max(own, NETWORK_LOG_SD)
 
 
 def _kernel_variance(r: ReplicaSet, links: FloatArray, *, prompts: bool) -> FloatArray:
@@ -332,6 +359,7 @@ def _kernel_variance(r: ReplicaSet, links: FloatArray, *, prompts: bool) -> Floa
             add(fit, run.count * prefill_mixing(r, run.layer, shape))
         else:
             add(fit, run.count * decode_mixing(r, run.layer, tokens, REFERENCE_CONTEXT))
+    add("hand-over", r.hand_over.overhead + handed_over_time(r, tokens))
     mixing = r.prefill_attention if prompts else r.decode_attention
     latent_kernel = r.latent_prefill if prompts else r.latent_decode
     spreads: dict[str, Numbers] = {
@@ -340,6 +368,7 @@ def _kernel_variance(r: ReplicaSet, links: FloatArray, *, prompts: bool) -> Floa
         "head": r.head.log_sd,
         "experts": 0.0 if r.experts is None else r.experts.log_sd,
         "links": links,
+        "hand-over": np.maximum(links, NETWORK_LOG_SD),
         "mixing": mixing.log_sd,
         "latent": 0.0 if latent_kernel is None else latent_kernel.log_sd,
         "elementwise": ELEMENTWISE_LOG_SD,
@@ -379,6 +408,11 @@ def layer_operators(
         *_mixer_operators(r, layer, tokens),
         *_block_operators(r, layer, tokens, tokens if real is None else real),
     )
+
+
+def handed_over_time(r: ReplicaSet, tokens: Numbers) -> Numbers:
+    """What `tokens` of a rank add to the hand-overs of one pass through a pipeline. [s]"""
+    return tokens * r.model.hidden * HANDED_OVER * r.hand_over.time_per_byte
 
 
 def _where_any(tokens: Numbers, time: Numbers) -> Numbers:
@@ -488,7 +522,9 @@ def _expert_operators(
     routed = experts_time(r.experts, block, real * r.dp, width, r.ep, r.moe_tp)
     if block.latent is not None:
         routed = routed + gemm_time(r.body, tokens, width, hidden) + gemm_time(r.body, tokens, hidden, width)
-    exchange = all_reduce_time(r.exchange, everyone * hidden * SIXTEEN_BIT)
+    exchange = np.minimum(
+        all_reduce_time(r.exchange, everyone * hidden * SIXTEEN_BIT), _visits(r, block, tokens)
+    )
     shared: tuple[Operator, ...] = ()
     kernels = EXPERT_KERNELS
     if block.shared_intermediate:
@@ -501,6 +537,14 @@ def _expert_operators(
         Operator("all-reduce", exchange),
         Operator("elementwise", _elementwise(r, tokens, 3.0 * hidden, kernels)),
     )
+
+
+def _visits(r: ReplicaSet, block: MixtureOfExperts, tokens: Numbers) -> Numbers:
+    """All-to-all: the GPUs of a tensor-parallel group share its tokens, and gather them after, which counts
+    as half an all-reduce. Infinite where experts are not spread, or all ranks hold the same tokens. [s]"""
+    copy = r.model.hidden * (r.dispatch_bytes + SIXTEEN_BIT)
+    gathered = _reduce(r, tokens) / 2
+    return all_to_all_time(r.all_to_all, tokens / r.tp, float(block.top_k), copy) + gathered
 
 
 def _router(r: ReplicaSet, block: MixtureOfExperts, tokens: Numbers) -> Numbers:

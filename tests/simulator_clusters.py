@@ -41,6 +41,7 @@ def linear_tables(
         attention=np.broadcast_to(per_pair * grids.pasts[None, :], (grids.queries.size, grids.pasts.size)),
         launch=0.0,
         host=host,
+        host_decode=0.0,
         host_sequence=0.0,
         decode_scale=1.0,
         prefill_scale=1.0,

@@ -455,7 +455,7 @@ def test_break_downs_add_up(layout, engine):
                 float(decode_step_time(r, batch, 2000.0)[0]), rel=1e-12
             )
             host = lines[-1].time
-            expected = layout.pp * engine.step_overhead + engine.sequence_overhead * batch
+            expected = layout.pp * engine.step_overhead + engine.sequence_overhead * batch / layout.dp
             expected *= r.slowdown[0]
             if batch < 512 * layout.lanes:
                 assert host == pytest.approx(float(expected), rel=1e-6, abs=1e-12)

@@ -71,6 +71,7 @@ def _cluster(stages: int, replicas: int, budget: int) -> Cluster:
         attention=np.zeros((grids.queries.size, grids.pasts.size)),
         launch=0.0,
         host=0.0,
+        host_decode=0.0,
         host_sequence=0.0,
         decode_scale=1.0,
         prefill_scale=1.0,

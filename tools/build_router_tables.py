@@ -57,6 +57,7 @@ def servers(replicas: int, router: Router) -> Cluster:
         attention=flat,
         launch=0.0,
         host=0.0,
+        host_decode=0.0,
         host_sequence=0.0,
         decode_scale=1.0,
         prefill_scale=1.0,

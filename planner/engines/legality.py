@@ -7,7 +7,7 @@ can repeat it. Which pair rules hold is data of the engine at its version; how e
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.errors import SpecError
 from planner.specs import (
@@ -257,6 +257,19 @@ def expert_violations(
         )
 
 
+def _shared_violations(model: Model, parallelism: Parallelism, weights: Weights) -> Iterator[Violation]:
+    """Experts that are not spread are cut over the GPUs of all attention ranks, not of one alone."""
+    ranks = parallelism.tp * parallelism.dp
+    if parallelism.dp == 1 or parallelism.ep > 1:
+        return
+    routed = weights.of_experts if isinstance(weights, Precision) else weights
+    blocks = [b for run in model.kinds if isinstance(b := run.layer.feed_forward, MixtureOfExperts)]
+    for width in sorted({block.intermediate for block in blocks}):
+        for violation in _cut_violations("experts' size", width, ranks, routed, EXPERT_BLOCKS):
+            reason = violation.reason.replace(f"TP {ranks}", f"TP {parallelism.tp} x DP {parallelism.dp}")
+            yield replace(violation, rule="dp.experts", reason=reason)
+
+
 def parallelism_violations(
     model: Model, parallelism: Parallelism, weights: Weights = None, redundant_experts: int = 0
 ) -> tuple[Violation, ...]:
@@ -264,6 +277,7 @@ def parallelism_violations(
     pipeline = pp_violation(model, parallelism.pp)
     return (
         *tp_violations(model, parallelism.tp, weights, expert_parallel=parallelism.ep > 1),
+        *_shared_violations(model, parallelism, weights),
         *expert_violations(model, parallelism, redundant_experts),
         *((pipeline,) if pipeline else ()),
     )

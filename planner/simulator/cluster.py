@@ -397,7 +397,8 @@ def _group_records(cluster: Cluster) -> tuple[FloatArray, NDArray[Any]]:
         pool_weight[_PHASES[g.phase]] = pool_weight.get(_PHASES[g.phase], 0.0) + g.weight * g.replicas
     for record, g in zip(group, cluster.groups, strict=True):
         t = g.tables
-        record["host"], record["host_sequence"] = t.host, t.host_sequence
+        record["host"], record["host_decode"] = t.host, t.host_decode
+        record["host_sequence"] = t.host_sequence
         record["decode_scale"], record["prefill_scale"] = t.decode_scale, t.prefill_scale
         record["launch"] = t.launch
         record["swap_rate"] = g.swap_time or 0.0

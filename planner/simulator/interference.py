@@ -337,6 +337,7 @@ def _constant_tables(decode: int, sequences: int, per_tick: int, budget: int) ->
         attention=np.zeros((2, 2)),
         launch=0.0,
         host=0.0,
+        host_decode=0.0,
         host_sequence=0.0,
         decode_scale=1.0,
         prefill_scale=1.0,

@@ -1048,8 +1048,7 @@ def _step_times(w: World, k: int, g: int) -> tuple[float, float]:
             b0 = w.tables[here_group.beside_table + at]
             b1 = w.tables[here_group.beside_table + at + 1]
             beside = b0 + v * (b1 - b0) - (t0 + v * (t1 - t0))
-    lanes = here_group.lanes
-    host = here_group.host + here_group.host_sequence * (decodes * lanes + here.prompts)
+    host = here_group.host + here_group.host_decode * decodes + here_group.host_sequence * here.prompts
     time = pure + host
     if query > 0:
         kernels = (
@@ -1059,7 +1058,7 @@ def _step_times(w: World, k: int, g: int) -> tuple[float, float]:
             + w.tables[here_group.head_table + here.rows]
         )
         time += here_group.prefill_scale * max(kernels + beside, 0.0)
-    alone = pure + here_group.host + here_group.host_sequence * decodes * lanes if decodes > 0 else 0.0
+    alone = pure + here_group.host + here_group.host_decode * decodes if decodes > 0 else 0.0
     return time, alone
 
 

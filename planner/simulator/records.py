@@ -123,7 +123,8 @@ REPLICA = np.dtype(
 GROUP = np.dtype(
     [
         ("host", "f8"),  # host time of a step [s]
-        ("host_sequence", "f8"),  # and for each sequence [s]
+        ("host_decode", "f8"),  # for each sequence that decodes in a lane, [s]
+        ("host_sequence", "f8"),  # and for each prompt [s]
         ("decode_scale", "f8"),  # of decode kernels; the slowdown is in it
         ("prefill_scale", "f8"),
         ("launch", "f8"),  # of a step's prompt attention and hand-overs between stages [s]

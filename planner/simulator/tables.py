@@ -71,8 +71,8 @@ class StepTables:
         Attention of a chunk per token of the chunk, launches left out. [s/tok]
     launch : float
         Of a step's prompt attention, and hand-overs between stages. [s]
-    host, host_sequence : float
-        Host time of a step, and per sequence. [s]
+    host, host_decode, host_sequence : float
+        Host time of a step, per sequence that decodes in a lane, and per prompt. [s]
     decode_scale, prefill_scale : float
         Multipliers of kernels, the model error included. [1]
 
@@ -92,6 +92,7 @@ class StepTables:
     attention: FloatArray
     launch: float
     host: float
+    host_decode: float
     host_sequence: float
     decode_scale: float
     prefill_scale: float
@@ -134,6 +135,7 @@ def step_tables(r: ReplicaSet, grids: Grids, sequences: int, budget: int, lanes:
         attention=(chunks - launch) / grids.queries[:, None],
         launch=launch + float(hand_over_time(r)[0]),
         host=slowdown * float(r.pp[0]) * r.engine.step_overhead,
+        host_decode=slowdown * r.engine.sequence_overhead * lanes / float(r.dp[0]),
         host_sequence=slowdown * r.engine.sequence_overhead,
         decode_scale=slowdown * r.engine.decode_scale,
         prefill_scale=slowdown * r.engine.prefill_scale,

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from planner.catalog import gpu_name, load_gpu, load_model, model_variants, names_file
-from planner.collectives import supports_world_size
+from planner.collectives import nodes_of
 from planner.documents.measured_file import MeasuredPool, MeasuredRow
 from planner.engines import engine_names, estimated_engine
 from planner.engines.legality import require_legal
 from planner.errors import SpecError
-from planner.specs import GPU, Attention, Dtype, Engine, Model, Parallelism, Precision
+from planner.specs import GPU, Attention, Dtype, Engine, LatentAttention, Model, Parallelism, Precision
 
 MODEL_ALIASES = {"zhipuai/GLM-5": "zai-org/GLM-5"}
 """Names of public files under which the catalogue has no entry."""
@@ -64,6 +64,7 @@ WIDTH = "tp_size counts more ranks than share attention: GPUs of a replica / att
 EXPERT_WIDTH = "moe_tp_size x moe_ep_size is not the replica's width: the expert parallel size decides"
 EXPERT_FORMAT = "format of the experts is empty: that of the other matrices"
 WHOLE_EXPERTS = "experts that tensor parallelism cannot cut: expert parallelism over all ranks"
+ATTENTION_RANKS = "latent attention wider than a node: attention data parallelism"
 ALIAS = "model under the name the catalogue has"
 
 
@@ -259,6 +260,9 @@ def _layout(
             repairs.append(EXPERT_WIDTH)
         if width % ep:
             raise Unpredicted("expert parallel size does not divide the replica's width")
+    if dp == 1 and ep == width > gpu.node_size and _is_latent(model):
+        tp, dp = 1, width
+        repairs.append(ATTENTION_RANKS)
     layout = Parallelism(tp=tp, pp=pp, dp=dp, ep=ep)
     if not _is_legal(model, layout, precision):
         whole = replace(layout, ep=width)
@@ -270,6 +274,13 @@ def _layout(
     return layout
 
 
+def _is_latent(model: Model) -> bool:
+    """Whether tensor parallelism would keep the whole cache on every GPU: published recipes with experts over
+    several nodes give each rank sequences of its own, and TPOT of such rows hardly grows with the load."""
+    mixers = [run.layer.attention for run in model.kinds if run.layer.attention is not None]
+    return all(isinstance(mixer, LatentAttention) for mixer in mixers)
+
+
 def _is_legal(model: Model, layout: Parallelism, precision: Precision) -> bool:
     try:
         require_legal(model, layout, precision)
@@ -279,5 +290,7 @@ def _is_legal(model: Model, layout: Parallelism, precision: Precision) -> bool:
 
 
 def _check(layout: Parallelism, gpu: GPU) -> None:
-    if not supports_world_size(gpu, layout.tp * layout.dp):
-        raise Unpredicted("replicas over several nodes")
+    try:
+        nodes_of(gpu, layout)
+    except SpecError:
+        raise Unpredicted("ranks cannot be spread over nodes of this GPU") from None

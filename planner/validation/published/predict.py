@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.arrays import FloatArray
-from planner.collectives import supports_world_size
+from planner.collectives import nodes_of
 from planner.configuration import Configuration, Load, Prediction, Replicas, predict
 from planner.documents.published_file import PublishedRow
 from planner.errors import InfeasibleError, SpecError
@@ -66,7 +66,7 @@ NO_PRECISION = "format is not understood"
 NO_KERNEL = "no kernel for the format on this GPU"
 NO_REDUCE = "no all-reduce of this size is known"
 NO_MEMORY = "does not fit in memory"
-SEVERAL_NODES = "replicas over several nodes"
+DISAGGREGATED = "pools of several replicas"
 NO_SINGLE_LENGTHS = "lengths of single requests are not stated"
 NO_PROTOCOL = "metric under a protocol that is not stated"
 NO_STEADY_STATE = "the rate has no steady state"
@@ -208,8 +208,8 @@ def _target(row: PublishedRow) -> _Target | str:
         return NO_MODEL
     if gpu is None:
         return NO_GPU
-    if row.disaggregated or row.n_gpus > gpu.node_size:
-        return SEVERAL_NODES
+    if row.disaggregated:
+        return DISAGGREGATED
     lengths = lengths_of(row)
     kind, obstacle = _kind(row, lengths)
     if kind is None or lengths is None:
@@ -217,7 +217,9 @@ def _target(row: PublishedRow) -> _Target | str:
     layout = parallelism_of(row)
     if layout is None:
         return NO_LAYOUT
-    if not supports_world_size(gpu, layout.tp * layout.dp):
+    try:
+        nodes_of(gpu, layout)
+    except SpecError:
         return NO_REDUCE
     precision = precision_of(row.precision, model, software.small_cache)
     if precision is None:
