@@ -9,7 +9,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from planner import catalog
 from planner.configuration import Configuration, Load, Replicas, default_precision, predict, predict_many
+from planner.engines import load_engine
 from planner.errors import InfeasibleError, SpecError
 from planner.latency import decode_step_time, prompt_time
 from planner.operators import ReplicaSet
@@ -227,7 +229,6 @@ def test_memory_and_breakdowns(colocated):
 
 
 def test_estimated_profiles_are_pointed_out(llama_8b, vllm):
-    from planner import catalog
 
     c = Configuration(
         model=llama_8b,
@@ -292,10 +293,65 @@ def test_a_world_size_without_all_reduce_is_refused(llama_8b, vllm, h100):
         Configuration(model=llama_8b, precision=BF16, engine=vllm, colocated=sixteen)
 
 
-def test_a_replica_stays_within_a_node(llama_8b, vllm, h100):
-    sixteen = Replicas(count=1, gpu=h100, parallelism=Parallelism(tp=4, pp=4))
-    with pytest.raises(SpecError, match="TP4 PP4 needs 16 GPUs, a node of h100-sxm has 8"):
-        Configuration(model=llama_8b, precision=BF16, engine=vllm, colocated=sixteen)
+def test_a_replica_over_two_nodes_end_to_end(llama_8b, vllm, h100):
+    """The same engine and load: stages on two nodes hand over through NICs, ranks reduce through them."""
+
+    def found(**layout):
+        pool = Replicas(count=1, gpu=h100, parallelism=Parallelism(**layout))
+        c = Configuration(model=llama_8b, precision=BF16, engine=vllm, colocated=pool)
+        return predict(c, Load(isl=1000, osl=200, concurrency=8))
+
+    one, stages, ranks = found(tp=8), found(tp=8, pp=2), found(tp=16)
+    note = "2 nodes; what crosses them is estimated, over RDMA at 400 Gbit/s per GPU"
+    assert not any("nodes" in text for text in one.notes)
+    assert f"TP8 PP2 on h100-sxm: {note}" in stages.notes
+    assert f"TP16 on h100-sxm: {note}" in ranks.notes
+    assert ranks.tpot > one.tpot  # two round trips between nodes in each of 64 sums
+    reduced = {name: sum(x.time for x in p.decode if x.name == "all-reduce")
+               for name, p in (("one", one), ("ranks", ranks))}  # fmt: skip
+    assert reduced["ranks"] - reduced["one"] > 64 * 2 * 11e-6 * vllm.decode_scale
+    assert stages.kv_tokens > 1.9 * one.kv_tokens
+    assert math.log(ranks.tpot_range[1] / ranks.tpot_range[0]) > math.log(
+        one.tpot_range[1] / one.tpot_range[0]
+    )
+
+
+def test_ranks_that_nodes_cannot_share_evenly_are_refused(vllm, h100):
+    model = catalog.load_model("openai/gpt-oss-120b")
+    fives = dataclasses.replace(h100, node_size=5, scale_up_domain=5)
+    pool = Replicas(count=1, gpu=fives, parallelism=Parallelism(dp=18))
+    with pytest.raises(SpecError, match="18 GPUs of 'h100-sxm' cannot be spread evenly over 4 nodes of 5"):
+        Configuration(model=model, precision=Precision.of(model), engine=vllm, colocated=pool)
+
+
+def test_wider_links_and_wider_nodes_are_said():
+    """GB200: 16 of 72 GPUs of one NVLink domain; A10G: 8 in a node that usually has 4."""
+    model, vllm = catalog.load_model("meta-llama/Llama-3.1-8B"), load_engine("vllm")
+
+    def notes(gpu: str, tp: int):
+        pool = Replicas(count=1, gpu=catalog.load_gpu(gpu), parallelism=Parallelism(tp=tp))
+        c = Configuration(model=model, precision=BF16, engine=vllm, colocated=pool)
+        return predict(c, Load(isl=1000, osl=200, concurrency=8)).notes
+
+    assert "TP16 on gb200: within one nvlink domain of 72 GPUs" in notes("gb200", 16)
+    assert "TP8 on a10g: taken as within one node, which usually has 4 GPUs" in notes("a10g", 8)
+    assert not any("gb200:" in note for note in notes("gb200", 4))
+
+
+def test_attention_ranks_of_grouped_query_models(vllm, h100):
+    """gpt-oss on 4 ranks: each holds all of attention, a quarter of the experts, and its own sequences."""
+    model = catalog.load_model("openai/gpt-oss-120b")
+
+    def held(**layout):
+        pool = Replicas(count=1, gpu=h100, parallelism=Parallelism(**layout))
+        c = Configuration(model=model, precision=Precision.of(model), engine=vllm, colocated=pool)
+        return predict(c, Load(isl=1000, osl=1000, concurrency=64))
+
+    ranks, cut = held(dp=4, ep=4), held(tp=4, ep=4)
+    assert ranks.memory.weights - cut.memory.weights > 0.7 * 36 * 2 * (2 * 4096 + 2 * 512) * 2880 * 3 / 4
+    assert ranks.kv_tokens == pytest.approx(4 * ranks.memory.kv_cache / 36_864, abs=4 * 16)
+    assert cut.kv_tokens == pytest.approx(4 * cut.memory.kv_cache / 36_864, abs=4 * 16)
+    assert ranks.kv_tokens % 4 == 0
 
 
 def test_what_does_not_fit_is_refused_with_the_smallest_tp(llama_70b, vllm, h100):
@@ -310,7 +366,6 @@ def test_what_does_not_fit_is_refused_with_the_smallest_tp(llama_70b, vllm, h100
 
 
 def test_one_sequence_too_long_for_the_cache_is_refused(llama_8b, vllm):
-    from planner import catalog
 
     c = Configuration(
         model=llama_8b,

@@ -360,10 +360,15 @@ BAD = [
     (("tp: 2", "tp: 2, dp: 2"), "line 11: groups[0].dp: DP 2 needs routed experts, and the model has none"),
     (("tp: 2", "tp: 1, pp: 81, node_size: 81"), "line 11: groups[0].pp: PP 81 exceeds the 80 layers, got 81"),
     (
-        ("tp: 2", "tp: 2, pp: 8"),
-        "line 11: groups[0]: TP2 PP8 needs 16 GPUs, a node of h100-sxm has 8: replicas over several nodes",
+        ("tp: 2", "tp: 2, pp: 8, rdma: false"),
+        "line 11: groups[0]: TP2 PP8 needs 16 GPUs, a node of h100-sxm has 8: what plain TCP takes between "
+        "ranks is not modelled (rdma: false)",
     ),
-    (("tp: 2", "tp: 2, node_size: 1"), "line 11: groups[0]: TP2 needs 2 GPUs, a node of h100-sxm has 1"),
+    (
+        ("tp: 2", "tp: 8, node_size: 3"),
+        "line 11: groups[0]: TP8 needs 8 GPUs, a node of h100-sxm has 3: 8 GPUs of 'h100-sxm' cannot be "
+        "spread evenly over 3 nodes of 3",
+    ),
     (("tp: 2", "tp: 16, node_size: 16"), "line 11: groups[0]: GPU 'h100-sxm' has no all-reduce over 16 GPUs"),
     (
         ("gpu: h100-sxm, tp: 2", "gpu: v100-32gb-sxm, tp: 8"),

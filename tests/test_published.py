@@ -136,7 +136,7 @@ def test_every_row_has_a_value_or_a_reason():
         ({"load_kind": "production"}, "lengths are not numbers"),
         ({"load_kind": "production", "isl": "1", "osl": "1"}, "metric under a protocol that is not stated"),
         ({"load_kind": "max", "isl": "9", "osl": "9"}, "metric under a protocol that is not stated"),
-        ({"disaggregated": True}, "replicas over several nodes"),
+        ({"disaggregated": True}, "pools of several replicas"),
         ({"gpu": "NVIDIA L4", "precision": "fp4"}, ""),
     ],
 )

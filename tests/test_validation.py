@@ -199,6 +199,30 @@ def test_in_a_pool_a_tp_size_of_all_ranks_is_divided_by_those_that_share_attenti
     assert rules.WIDTH in found.repairs
 
 
+def test_rows_over_several_nodes_are_predicted(read):
+    read_rows = read(golden("Llama-3.1-70B", tp_size="16", n_gpus_total="16"))
+    found = resolve(read_rows.rows[0])
+    assert layout(found) == (16, 1, 1, 1)
+    points = points_of(read_rows.rows)
+    assert points.targets == (found,)
+    assert not points.reasons
+
+
+@pytest.mark.parametrize(
+    ("model", "tp", "expected"),
+    [
+        ("deepseek-ai/DeepSeek-V3", 16, (1, 1, 16, 16)),  # its cache would lie on all of them
+        ("deepseek-ai/DeepSeek-V3", 4, (4, 1, 1, 4)),
+        ("Qwen/Qwen3-235B-A22B-FP8", 16, (16, 1, 1, 16)),  # heads are cut
+    ],
+)
+def test_latent_attention_is_not_cut_over_nodes(read, model, tp, expected):
+    sizes = {"tp_size": f"{tp}", "moe_ep_size": f"{tp}", "moe_tp_size": "1", "n_gpus_total": f"{tp}"}
+    found = target(read, "Qwen3-235B-A22B-FP8", model_path=model, system="gb200", **sizes)
+    assert layout(found) == expected
+    assert (rules.ATTENTION_RANKS in found.repairs) == (expected[2] > 1)
+
+
 def test_experts_in_blocks_that_cannot_be_cut_are_spread_whole(read):
     found = target(read, "MiniMax", tp_size="8", moe_tp_size="8", moe_ep_size="1", n_gpus_total="8")
     assert layout(found) == (8, 1, 1, 8)
@@ -247,7 +271,7 @@ def test_every_repair_of_the_golden_rows_is_counted():
     assert found.repairs == {rule: each.count(rule) for rule in set(each)}
     assert set(each) == {
         rules.CONCURRENCY_FROM_BATCH, rules.SIXTEEN_BITS, rules.OWN_FORMAT, rules.VARIANT_FORMAT,
-        rules.BLOCKS, rules.WHOLE_EXPERTS, rules.ALIAS,
+        rules.BLOCKS, rules.WHOLE_EXPERTS, rules.ATTENTION_RANKS, rules.ALIAS,
     }  # fmt: skip
     assert found.unpredicted == {}
 
@@ -273,7 +297,18 @@ REFUSED = [
         {"tp_size": "28", "n_gpus_total": "28"},
         "the tensor parallel size is a count of GPUs",
     ),
-    ("Llama-3.1-70B", {"tp_size": "16", "n_gpus_total": "16"}, "replicas over several nodes"),
+    (
+        "MiniMax",
+        {
+            "system": "l40s",
+            "tp_size": "4",
+            "attention_dp_size": "3",
+            "moe_ep_size": "1",
+            "moe_tp_size": "12",
+            "n_gpus_total": "12",
+        },
+        "ranks cannot be spread over nodes of this GPU",
+    ),
     ("Llama-3.1-70B", {"tp_size": ""}, "no tensor parallel size"),
     ("Llama-3.1-70B", {"n_gpus_total": "6"}, "parallel sizes do not multiply to the GPUs"),
     ("Llama-3.1-70B", {"n_gpus_total": "8"}, "parallel sizes do not multiply to the GPUs"),
