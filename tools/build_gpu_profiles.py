@@ -179,6 +179,17 @@ _MOE_BORROWED = {
 """Fits that are not used, by system and format, and the format whose row stands in."""
 
 
+_MOE_LAUNCH_BOUND = {
+    (system, "mxfp4"): (
+        "sglang|w4a16_mxfp4",
+        "The fixed time of vLLM's table is bound by host launches: 63 us on H100 and H200 alike, half as much "
+        "again as of other formats. That of SGLang's table of the same kernels.",
+    )
+    for system in ("h100_sxm", "h200_sxm")
+}
+"""Rows whose fixed time is that of another table, by system and format."""
+
+
 def _moe(name: str, system: Mapping[str, Any], scale: Scale) -> dict[str, Row]:
     rows = {}
     for dtype, tables in _MOE_TABLES.items():
@@ -194,6 +205,10 @@ def _moe(name: str, system: Mapping[str, Any], scale: Scale) -> dict[str, Row]:
             "activation_efficiency": raw["ea"] * scale.memory,
         }
         notes = []
+        if (name, dtype) in _MOE_LAUNCH_BOUND:
+            other, note = _MOE_LAUNCH_BOUND[name, dtype]
+            values["overhead_us"] = system["moe"][other]["t0"] * _MICRO
+            notes.append(note)
         if not table.startswith("vllm|"):
             notes.append("There is no table of vLLM's kernel: that of SGLang's.")
         if values["activation_efficiency"] > EFFICIENCY_LIMIT:
