@@ -118,7 +118,8 @@ def test_ranks_are_spread_over_as_few_nodes_as_hold_them(gpu, ranks, expected):
 @pytest.mark.parametrize(
     ("layout", "nodes"),
     [(Parallelism(tp=8), 1), (Parallelism(tp=8, pp=2), 2), (Parallelism(tp=4, pp=2), 1),
-     (Parallelism(tp=16), 2), (Parallelism(tp=4, pp=3), 2), (Parallelism(tp=2, dp=2, pp=4), 2), (Parallelism(tp=16, pp=2), 4)],
+     (Parallelism(tp=16), 2), (Parallelism(tp=4, pp=3), 2), (Parallelism(tp=2, dp=2, pp=4), 2),
+     (Parallelism(tp=16, pp=2), 4)],
     ids=str,
 )  # fmt: skip
 def test_stages_share_a_node_while_they_fit(h100, layout, nodes):

@@ -11,6 +11,7 @@ import yaml
 
 from planner import catalog
 from planner.candidates import build_candidates
+from planner.collectives import spread
 from planner.documents.fleet import LoadedFleet, fleet_from_text, load_fleet
 from planner.documents.fleet_schema import PLAN_RESULTS, FleetGroupDocument
 from planner.documents.plan_schema import GroupDocument
@@ -114,6 +115,15 @@ def test_what_is_left_out_is_the_engines_the_profiles_or_expected():
     assert prefill.item.network_bandwidth == prefill.item.gpu.network_bandwidth
     assert prefill.token_budget == loaded.fleet.engine.prefill_token_budget
     assert read(("routing: round", "confidence: 0.9\nrouting: round")).confidence == 0.9
+
+
+def test_replicas_over_several_nodes_meet_over_the_files_nics():
+    prefill = read(("tp: 2, replicas: 3, network_gbps_per_gpu: 400", "tp: 2, pp: 8, replicas: 3, "
+                    "network_gbps_per_gpu: 200")).fleet.groups[0]  # fmt: skip
+    assert prefill.parallelism.num_gpus == 16
+    assert prefill.item.gpu.network_bandwidth == prefill.item.network_bandwidth == 25e9
+    single = read(("tp: 2", "tp: 2, node_size: 1")).fleet.groups[0]
+    assert spread(single.item.gpu, 2) == (1, 2)
 
 
 def test_groups_share_the_rate_by_the_replicas_of_their_pool():

@@ -64,6 +64,7 @@ LAYOUTS = (
     Parallelism(tp=4, ep=4),
     Parallelism(dp=8, ep=8),
     Parallelism(tp=2, pp=2, dp=4, ep=8),
+    Parallelism(dp=16, ep=16, pp=2),
 )
 ONE = Parallelism()
 LOWEST_Z = -3.0

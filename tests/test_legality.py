@@ -197,6 +197,17 @@ def test_legal_expert_parallel_sizes():
     assert not list(expert_violations(DEEPSEEK_V3, Parallelism(tp=2, dp=4, ep=8)))
 
 
+def test_experts_that_are_not_spread_are_cut_over_all_attention_ranks():
+    oss = catalog.load_model("openai/gpt-oss-120b")  # experts of 2,880
+    sizes = [n for n in range(1, 17) if not parallelism_violations(oss, Parallelism(dp=n))]
+    assert sizes == [n for n in range(1, 17) if 2880 % n == 0]
+    broken = parallelism_violations(oss, Parallelism(tp=2, dp=7))
+    assert [(v.rule, v.reason) for v in broken] == [
+        ("dp.experts", "TP 2 x DP 7 does not divide the experts' size 2880")
+    ]
+    assert not parallelism_violations(oss, Parallelism(dp=16, ep=16))
+
+
 def test_dense_models_have_no_ranks_of_experts():
     rules = [v.rule for v in expert_violations(LLAMA_8B, Parallelism(tp=2, ep=2, dp=2))]
     assert rules == ["ep.dense", "dp.dense"]

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from planner.catalog import gpu_names, load_gpu, load_model
-from planner.collectives import all_reduce_time
-from planner.engines import estimated_engine
-from planner.latency import decode_step_time
+from planner.collectives import NETWORK_LOG_SD, all_reduce_time, all_to_all_time
+from planner.engines import estimated_engine, load_engine
+from planner.latency import decode_breakdown, decode_step_time
 from planner.operators import (
     ELEMENTWISE_LOG_SD,
     REFERENCE_BATCH,
@@ -196,6 +196,78 @@ def test_the_error_of_a_step_by_hand(tp):
     assert float(decode[0]) == pytest.approx(expected, rel=1e-9)
     assert float(r.log_sd[0]) == pytest.approx(expected, rel=1e-9)
     assert min(spreads.values()) / 3 < expected < max(spreads.values())
+
+
+def test_links_between_nodes_are_less_certain():
+    """Of TP 16 the all-reduces cross nodes; of two stages only the hand-over does."""
+    gpu = load_gpu("h100-sxm")
+    assert gpu.calibration.log_sd["all_reduce"] < NETWORK_LOG_SD
+    certain = replace(
+        gpu, calibration=replace(gpu.calibration, log_sd=gpu.calibration.log_sd | {"all_reduce": 0.0})
+    )
+
+    def spreads(layout: Parallelism) -> tuple[float, float]:
+        return tuple(float(ReplicaSet.of(LLAMA, BF16, BARE, [(g, layout)]).log_sd[0]) for g in (gpu, certain))
+
+    within, without = spreads(Parallelism(tp=8))
+    assert without < within
+    across, same = spreads(Parallelism(tp=16))
+    assert across == same > within
+
+
+# --------------------------------------------------------------------------------------------
+# Experts of several attention ranks
+
+DEEPSEEK = load_model("deepseek-ai/DeepSeek-V3")
+
+
+def exchange(model: Model, layout: Parallelism, tokens: float, precision: Precision = BF16) -> float:
+    """Between ranks that share the experts of a layer; an attention rank of one GPU reduces nothing. [s]"""
+    r = ReplicaSet.of(model, precision, BARE, [(load_gpu("h100-sxm"), layout)])
+    layer = next(run.layer for run in r.kinds if isinstance(run.layer.feed_forward, MixtureOfExperts))
+    return sum(float(np.sum(o.time)) for o in layer_operators(r, layer, tokens) if o.name == "all-reduce")
+
+
+def test_the_exchange_is_the_cheaper_of_two():
+    """One node: few tokens go to all ranks (7168 values, 8 ranks), many only to the experts they visit."""
+    layout, fp8 = Parallelism(dp=8, ep=8), Precision(weights=Dtype.FP8_BLOCK, kv_cache=Dtype.BF16)
+    r = ReplicaSet.of(DEEPSEEK, fp8, BARE, [(load_gpu("h100-sxm"), layout)])
+    few = float(np.sum(all_reduce_time(r.exchange, 8 * 8 * 7168 * 2.0)))
+    assert exchange(DEEPSEEK, layout, 8.0, fp8) == pytest.approx(few, rel=1e-12)
+    many = float(np.sum(all_to_all_time(r.all_to_all, 4096.0, 8.0, 7168 * (1 + 4 / 128 + 2))))
+    assert exchange(DEEPSEEK, layout, 4096.0, fp8) == pytest.approx(many, rel=1e-12)
+    sixteen = exchange(DEEPSEEK, layout, 4096.0)
+    assert sixteen > many  # what goes to experts of 16 bits has 16 bits
+
+
+def test_a_replica_of_one_attention_rank_exchanges_as_before():
+    r = ReplicaSet.of(DEEPSEEK, BF16, BARE, [(load_gpu("h100-sxm"), Parallelism(tp=8, ep=8))])
+    one = float(np.sum(all_reduce_time(r.all_reduce, 64 * 7168 * 2.0)))
+    assert exchange(DEEPSEEK, Parallelism(tp=8, ep=8), 64.0) == pytest.approx(2 * one, rel=1e-12)
+
+
+def test_a_large_published_decode_pool():
+    """SGLang on 72 H100 (https://lmsys.org/blog/2025-05-05-large-scale-ep): 22,300 tokens/s per node at 256
+    sequences per GPU of 2,000 tokens and more, 92 ms a step, with half of the batch computed while the other
+    half is exchanged. Without that overlap a step takes the sum, with all of it what is left."""
+    layout, engine = Parallelism(dp=72, ep=72), load_engine("sglang")
+    r = ReplicaSet.of(DEEPSEEK, Precision.of(DEEPSEEK), engine, [(load_gpu("h100-sxm"), layout)])
+    lines = {x.name: x.time for x in decode_breakdown(r, 72 * 256.0, 2050.0)}
+    step = sum(lines.values())
+    assert step - lines["all-reduce"] < 8 * 256 / 22_300 < step
+    assert 0.3 < lines["all-reduce"] / step < 0.45
+
+
+def test_every_attention_rank_has_a_scheduler_of_its_own():
+    engine = replace(BARE, sequence_overhead=20e-6)
+    for layout, ranks in ((Parallelism(tp=8, ep=8), 1), (Parallelism(dp=8, ep=8), 8)):
+        lines = [
+            decode_breakdown(
+                ReplicaSet.of(DEEPSEEK, BF16, e, [(load_gpu("h200-sxm"), layout)]), 64.0, 1000.0
+            )[-1]
+            for e in (BARE, engine)
+        ]
+        assert lines[1].time - lines[0].time == pytest.approx(64 / ranks * 20e-6, rel=1e-6)
 
 
 def test_the_engines_error_adds_to_that_of_kernels():

@@ -44,11 +44,13 @@ LAYOUTS = {
     "TP2PP2": Parallelism(tp=2, pp=2),
     "TP8EP8": Parallelism(tp=8, ep=8),
     "DP8EP8": Parallelism(dp=8, ep=8),
+    "TP8PP2": Parallelism(tp=8, pp=2),  # two nodes, as the next
+    "DP16EP16": Parallelism(dp=16, ep=16),
 }
 MODELS = {
-    "dense": ("meta-llama/Llama-3.1-8B", ("TP1", "TP4", "TP2PP2")),
+    "dense": ("meta-llama/Llama-3.1-8B", ("TP1", "TP4", "TP2PP2", "TP8PP2")),
     "MoE": ("Qwen/Qwen3-30B-A3B", ("TP1", "TP8EP8", "TP2PP2")),
-    "MLA": ("deepseek-ai/DeepSeek-V3", ("TP8EP8", "DP8EP8", "TP2PP2")),
+    "MLA": ("deepseek-ai/DeepSeek-V3", ("TP8EP8", "DP8EP8", "TP2PP2", "DP16EP16")),
     "sparse MLA": ("deepseek-ai/DeepSeek-V3.2", ("TP8EP8", "DP8EP8")),
     "windows": ("openai/gpt-oss-120b", ("TP1", "TP4")),
     "long windows": ("google/gemma-3-27b-pt", ("TP1", "TP2PP2")),
