@@ -133,8 +133,8 @@ def test_the_plan_is_itself_the_best_disaggregated_one() -> None:
 
 
 def test_beside_a_colocated_plan_stands_the_node() -> None:
-    """The best disaggregated plan over 10 Gbit/s takes 32 GPUs; within a node it takes 3."""
-    loaded = scenario(workload=SLOW_NETWORK["workload"] | {"request_rate": 8})
+    """The best disaggregated plan over 10 Gbit/s takes 8 GPUs; within a node it takes 2."""
+    loaded = scenario(workload=SLOW_NETWORK["workload"] | {"request_rate": 3})
     plan = solve(loaded, SolveOptions(verify=False))
     other = next(a for a in plan.alternatives if a.name == DISAGGREGATED)
     assert plan.groups[0].phase is Phase.COLOCATED
