@@ -251,9 +251,6 @@ class Protocol:
         There is nothing but a first wave: prompts are computed first, then all requests decode.
     queue : number
         Weight of the mean wait of a stream of prompts at random times. [1]
-    others : bool
-        Whether a request meets the prompts and steps of all other clients and not its own: of n clients a
-        share 1/n is left out. Constants of benchmarks are fitted without.
     """
 
     fixed: Numbers = 0.0
@@ -262,10 +259,9 @@ class Protocol:
     first_wave: Numbers = 0.05
     wave: NDArray[np.bool_] | bool = False
     queue: Numbers = 0.0
-    others: bool = False
 
 
-STEADY = Protocol(first_wave=0.0, queue=1.0, others=True)
+STEADY = Protocol(first_wave=0.0, queue=1.0)
 """A loop that has run for long: no first wave, requests at any time."""
 
 
@@ -399,7 +395,7 @@ class _Look:
         self.own_host = table.prompt_stages * host.step + host.sequence
         self.servers = loops.prompt_replicas * table.prompt_lanes
         self.mates = np.maximum(self.admitted / loops.prompt_replicas - 1.0, 0.0)
-        self.met = 1.0 - 1.0 / np.maximum(self.largest, 1.0) if protocol.others else 1.0
+        self.met = 1.0 - 1.0 / np.maximum(self.largest, 1.0)  # a request does not meet its own prompt
         self.queued = bool(np.any(np.asarray(protocol.queue) > 0))
         self.waves = bool(np.any(np.asarray(protocol.wave)))
 
@@ -435,9 +431,8 @@ class _Look:
         if self.waves:
             held_up = plain + self.largest * prompt * self.per_token / 2
             tpot = np.where(np.asarray(protocol.wave) & ~self.apart, held_up, tpot)
-        met: Numbers = 1.0
-        if protocol.others:  # a step runs where another decodes, and the request waits for its end
-            met = np.where(self.apart & ~loops.first_step, 0.0, np.minimum(others, 1.0))
+        # A step runs where another decodes, and the request waits for its end.
+        met = np.where(self.apart & ~loops.first_step, 0.0, np.minimum(others, 1.0))
         ttft = protocol.fixed + protocol.services * service + protocol.steps * met * table.emitted * tpot
         ttft = ttft + _either(self.apart, loops.transfer + np.where(loops.first_step, step, 0.0), 0.0)
         if np.any(np.asarray(protocol.first_wave) > 0):

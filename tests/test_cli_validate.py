@@ -64,7 +64,9 @@ def test_only_rows_that_were_asked_for(planner):
     moe = report(planner, MEASURED, "--constants", "none", "--where", "moe")
     whole = report(planner, MEASURED, "--constants", "none")
     assert dense["overall"]["tpot"]["n"] + moe["overall"]["tpot"]["n"] == whole["overall"]["tpot"]["n"]
-    some = report(planner, MEASURED, "--constants", "none", "--where", "dense", "--where", "backend=vllm,sglang")
+    some = report(
+        planner, MEASURED, "--constants", "none", "--where", "dense", "--where", "backend=vllm,sglang"
+    )
     expected = [r for r in rows(MEASURED) if r["backend"] in ("vllm", "sglang")]
     assert 0 < some["rows"] < len(expected)
 

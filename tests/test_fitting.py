@@ -129,7 +129,7 @@ def test_host_times_and_the_protocol_are_found(fitted):
     for level in ((), ("vllm",)):
         found = fitted.classes[level]
         assert found.step == pytest.approx(TRUE.step, abs=0.3e-3)
-        assert found.sequence == pytest.approx(TRUE.sequence, abs=3e-6)
+        assert found.sequence == pytest.approx(TRUE.sequence, abs=6e-6)
         assert found.fixed == pytest.approx(TRUE.fixed, abs=0.01)
         assert found.services == pytest.approx(TRUE.services, rel=0.1)
         assert found.steps == pytest.approx(TRUE.steps, rel=0.25)

@@ -205,8 +205,8 @@ def _moe(name: str, system: Mapping[str, Any], scale: Scale) -> dict[str, Row]:
             "activation_efficiency": raw["ea"] * scale.memory,
         }
         notes = []
-        if (name, dtype) in _MOE_LAUNCH_BOUND:
-            other, note = _MOE_LAUNCH_BOUND[name, dtype]
+        other, note = _MOE_LAUNCH_BOUND.get((name, dtype), ("", ""))
+        if other in system["moe"]:
             values["overhead_us"] = system["moe"][other]["t0"] * _MICRO
             notes.append(note)
         if not table.startswith("vllm|"):
