@@ -43,6 +43,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "documents.look_ups", "documents.scenario_schema", "documents.scenario_rules", "documents.scenario",
         "documents.schedule_schema", "documents.schedule",
         "documents.supply_schema", "documents.supply_rules", "documents.supply",
+        "documents.site_schema", "documents.site",
         "documents.plan_schema", "documents.plan_extras", "documents.plan", "documents.fleet_schema",
     ),
     (

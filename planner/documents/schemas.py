@@ -12,6 +12,7 @@ from planner.documents.gpu_profile import GpuProfileDocument
 from planner.documents.plan_schema import PlanDocument
 from planner.documents.scenario_schema import ScenarioDocument
 from planner.documents.schema_base import DocumentModel
+from planner.documents.site_schema import SiteDocument
 
 FOLDER = Path(__file__).parent / "schemas"
 
@@ -21,6 +22,7 @@ _MODELS: dict[str, type[DocumentModel]] = {
     "plan": PlanDocument,
     "engine": EngineDocument,
     "fleet": FleetDocument,
+    "site": SiteDocument,
 }
 
 

@@ -1,0 +1,411 @@
+"""A plan and the settings of a site as a deployment."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+from planner.deploy.attention import Pinned, block_size_of, pinned_backend
+from planner.deploy.description import (
+    PLACEHOLDER,
+    Deployment,
+    EngineGroup,
+    Front,
+    LoadTest,
+    NodeLabel,
+    RouterSettings,
+    Transfer,
+    TransferSide,
+)
+from planner.deploy.engine_facts import EngineFacts, load_engine_facts, node_label
+from planner.deploy.pairs import require_pairs
+from planner.deploy.placement import Wanted, check_ports, place
+from planner.deploy.routing import router_policy
+from planner.deploy.words import MAX_GROUP_NAME, dns_name, host_address, safe_text
+from planner.documents.names import did_you_mean
+from planner.documents.plan import plan_to_document
+from planner.documents.site_schema import SiteDocument
+from planner.engines.legality import EndPoint
+from planner.errors import SpecError
+from planner.fleet import Deployed
+from planner.plan import Plan
+from planner.specs import (
+    Dtype,
+    Metric,
+    Model,
+    Phase,
+    Precision,
+    Service,
+    SloTarget,
+    Speculation,
+    StateMixer,
+    Statistic,
+)
+from planner.standing import Standing
+from planner.units import MINUTES_PER_HOUR
+
+_TEST_SECONDS = 5 * MINUTES_PER_HOUR  # of a load test; a minute has as many seconds as an hour minutes
+_FEWEST_REQUESTS, _MOST_REQUESTS = 200, 100_000
+_WIDEST = 0.99
+_STEADIEST = 100.0  # burstiness of arrivals that hardly vary
+_ID = 16
+
+
+def plan_id(plan: Plan) -> str:
+    """A hash of what the plan holds: not of when, by which version and in which folder it was written."""
+    document = plan_to_document(plan, reproducible=True)
+    document["provenance"] = document["provenance"]["sources"]
+    document["scenario"] = _without_folders(document["scenario"])
+    text = json.dumps(document, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()[:_ID]
+
+
+def _without_folders(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_folders(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_folders(item) for item in value]
+    return PurePosixPath(value).name if isinstance(value, str) else value
+
+
+def require_verified(plan: Plan) -> None:
+    """Refuse a plan that did not hold in simulation.
+
+    Raises
+    ------
+    SpecError
+    """
+    if plan.verification is not None and not plan.verification.passed:
+        failures = plan.verification.details.get("failures") or ["no reason is given"]
+        missed = "; ".join(str(failure) for failure in failures)
+        raise SpecError(f"the plan did not hold in simulation: {missed} (--force writes it all the same)")
+
+
+def deployment_of(plan: Plan, standings: Sequence[Standing], site: SiteDocument) -> Deployment:
+    """What is deployed of a plan.
+
+    Parameters
+    ----------
+    standings : sequence of Standing
+        Of its routers, as :func:`planner.standing.standing_plans` gives them.
+
+    Raises
+    ------
+    SpecError
+        The engine's version is not known, a pair of groups cannot work together, the router cannot share
+        requests as planned, or a setting of the site contradicts the plan.
+    """
+    versions = {(s.fleet.engine.name, s.fleet.engine.version) for s in standings}
+    if len(versions) > 1:
+        raise SpecError("services of the plan run on different engines, which are deployed one by one")
+    facts = load_engine_facts(plan.engine, plan.engine_version)
+    _require_known_services(site, [s.fleet.service.name for s in standings])
+    names = _names([name for s in standings for name in s.names])
+    wanted = [
+        Wanted(
+            group=names[name],
+            role=group.phase,
+            item=group.item,
+            replicas=group.replicas,
+            gpus=group.parallelism.num_gpus,
+        )
+        for s in standings
+        for name, group in zip(s.names, s.fleet.groups, strict=True)
+    ]
+    hosts, engines = place(wanted, site.hosts, site.ports)
+    check_ports(site.ports, len(standings), max(host.gpus for host in hosts))
+    notes: list[str] = []
+    fronts = []
+    for k, standing in enumerate(standings):
+        settings, said = _router(plan, standing, facts, site, site.ports.router + k)
+        notes += said
+        groups = _groups(standing, names, facts, site)
+        own = {group.name for group in groups}
+        fronts.append(
+            Front(
+                name=dns_name(standing.name, MAX_GROUP_NAME),
+                service=standing.name,
+                model=_model(standing, site),
+                served_name=_served_name(standing, site),
+                draft=_draft(standing.fleet.service.speculation, site),
+                groups=groups,
+                engines=tuple(engine for engine in engines if engine.group in own),
+                router=settings,
+                load_test=_load_test(standing),
+                slo=standing.fleet.service.slo.targets,
+            )
+        )
+        notes += _format_notes(standing, groups)
+    vendors = {group.item.gpu.vendor for s in standings for group in s.fleet.groups}
+    return Deployment(
+        plan_id=plan_id(plan),
+        engine=facts.engine,
+        engine_version=facts.version,
+        router_version=facts.router_version,
+        load_test_version=facts.load_test_version,
+        image=_image(facts, vendors, site),
+        router_image="" if site.router_image is None else safe_text("router_image", site.router_image),
+        model_cache=_model_cache(site),
+        environment=_environment(site),
+        hosts=hosts,
+        fronts=tuple(fronts),
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+# --------------------------------------------------------------------------------------------
+# Names and settings
+
+
+def _names(planned: Sequence[str]) -> dict[str, str]:
+    """Names of groups in the deployment by those of the plan."""
+    if twice := next((name for name in planned if planned.count(name) > 1), None):
+        raise SpecError(f"two groups of the plan are called {twice!r}")
+    return {name: dns_name(name, MAX_GROUP_NAME) for name in planned}
+
+
+def _require_known_services(site: SiteDocument, services: Sequence[str]) -> None:
+    for key, given in (("models", site.models), ("served_names", site.served_names)):
+        if unknown := next((name for name in given if name not in services), None):
+            hint = did_you_mean(unknown, services) or f"it has {'; '.join(dict.fromkeys(services))}"
+            raise SpecError(f"{key}: the plan has no service {unknown!r} ({hint})")
+
+
+def _model(standing: Standing, site: SiteDocument) -> str:
+    """What engines load: the plan's model, or the checkpoint that the site names."""
+    service, engine = standing.fleet.service, standing.fleet.engine
+    if service.name in site.models:
+        return safe_text(f"models: {service.name}", site.models[service.name])
+    own = Precision.of(service.model).weights
+    made = engine.load_time_dtypes if own.is_16_bit else ()
+    formats = {_precision(service, group).weights for group in standing.fleet.groups}
+    if any(weights is not own and weights not in made for weights in formats):
+        return f"{PLACEHOLDER}models-{dns_name(service.name)}"  # another checkpoint, which nobody named
+    return safe_text("model", service.model.name)
+
+
+def _served_name(standing: Standing, site: SiteDocument) -> str:
+    service = standing.fleet.service
+    given = site.served_names.get(service.name)
+    return safe_text(f"served_names: {service.name}", service.model.name if given is None else given)
+
+
+def _draft(speculation: Speculation | None, site: SiteDocument) -> str:
+    if speculation is None:
+        return ""
+    return f"{PLACEHOLDER}draft" if site.draft is None else json.dumps(site.draft, sort_keys=True)
+
+
+def _image(facts: EngineFacts, vendors: set[str], site: SiteDocument) -> str:
+    if site.image is not None:
+        return safe_text("image", site.image)
+    if len(vendors) == 1:
+        return facts.images.get(next(iter(vendors)), f"{PLACEHOLDER}image")
+    return f"{PLACEHOLDER}image"
+
+
+def _model_cache(site: SiteDocument) -> str:
+    if site.model_cache is None:
+        return f"{PLACEHOLDER}model-cache"
+    folder = safe_text("model_cache", site.model_cache)
+    if not folder.startswith("/") or ":" in folder:
+        raise SpecError(f"model_cache: must be an absolute path without a colon, got {folder!r}")
+    return folder
+
+
+def _environment(site: SiteDocument) -> tuple[tuple[str, str], ...]:
+    for name, value in site.environment.items():
+        if not (name.isidentifier() and name.isascii()):
+            raise SpecError(f"environment: {name!r} is not the name of a variable")
+        safe_text(f"environment: {name}", value)
+    return tuple(sorted(site.environment.items()))
+
+
+# --------------------------------------------------------------------------------------------
+# Engines
+
+
+def _precision(service: Service, group: Deployed) -> Precision:
+    return group.precision or service.precision
+
+
+def _activations(standing: Standing) -> Dtype:
+    """The 16-bit format that all GPUs of a front compute in; both sides of a hand-over have to agree."""
+    everywhere = all(Dtype.BF16 in group.item.gpu.peak_flops for group in standing.fleet.groups)
+    own = standing.fleet.service.model.checkpoint_dtype
+    return Dtype.FP16 if own is Dtype.FP16 or not everywhere else Dtype.BF16
+
+
+def _pinned(standing: Standing, facts: EngineFacts, site: SiteDocument) -> dict[int, Pinned]:
+    """Backend of every group: one where KV caches are exchanged, each its own where they are not."""
+    service, engine, groups = standing.fleet.service, standing.fleet.engine, standing.fleet.groups
+    if site.attention_backend is not None:
+        name = safe_text("attention_backend", site.attention_backend)
+        known = facts.backends.get(name)
+        size = engine.block_size if known is None else block_size_of(known, engine.block_size)
+        return dict.fromkeys(range(len(groups)), Pinned(name, size))
+    exchanged = any(group.phase is Phase.PREFILL for group in groups)
+    together = [list(range(len(groups)))] if exchanged else [[i] for i in range(len(groups))]
+    pinned: dict[int, Pinned] = {}
+    for members in together:
+        gpus = [groups[i].item.gpu for i in members]
+        kv_cache = _precision(service, groups[members[0]]).kv_cache
+        backend = pinned_backend(facts, service.model, gpus, kv_cache, engine.block_size)
+        pinned |= dict.fromkeys(members, backend)
+    return pinned
+
+
+def _groups(
+    standing: Standing, names: Mapping[str, str], facts: EngineFacts, site: SiteDocument
+) -> tuple[EngineGroup, ...]:
+    service, engine, groups = standing.fleet.service, standing.fleet.engine, standing.fleet.groups
+    ends = [
+        (name, group.phase, _end(standing, group)) for name, group in zip(standing.names, groups, strict=True)
+    ]
+    require_pairs(
+        [(name, end) for name, phase, end in ends if phase is Phase.PREFILL],
+        [(name, end) for name, phase, end in ends if phase is Phase.DECODE],
+        service.model,
+        engine,
+    )
+    pinned = _pinned(standing, facts, site)
+    has_state = _has_state(service.model)
+    activations = _activations(standing)
+    different = len({group.parallelism.tp for group in groups if group.phase is not Phase.COLOCATED}) > 1
+    out = []
+    for i, (name, group) in enumerate(zip(standing.names, groups, strict=True)):
+        precision = _precision(service, group)
+        pool = math.fsum(other.rate for other in groups if other.phase is group.phase)
+        out.append(
+            EngineGroup(
+                name=names[name],
+                planned_name=name,
+                role=group.phase,
+                gpu=group.item.gpu.name,
+                vendor=group.item.gpu.vendor,
+                node_label=_label(group.item.gpu.name, site),
+                zone=group.item.zone,
+                replicas=group.replicas,
+                parallelism=group.parallelism,
+                max_num_seqs=math.ceil(group.max_num_seqs / group.parallelism.dp),
+                max_num_batched_tokens=group.token_budget,
+                max_model_len=standing.longest[i],
+                memory_fraction=engine.memory_utilization,
+                weights=precision.weights,
+                kv_cache=precision.kv_cache,
+                activations=activations,
+                quantize=_quantized_at_load(service, precision, site),
+                block_size=pinned[i].block_size,
+                prefix_caching=not has_state or service.workload.prefix_hit_rate > 0,
+                attention_backend=pinned[i].name,
+                contiguous_heads=different,
+                has_state=has_state,
+                transfer=_transfer(group.phase, engine.connector),
+                share=group.rate / pool if pool else 0.0,
+            )
+        )
+    return tuple(out)
+
+
+def _end(standing: Standing, group: Deployed) -> EndPoint:
+    return EndPoint(
+        parallelism=group.parallelism,
+        gpu=group.item.gpu.name,
+        vendor=group.item.gpu.vendor,
+        kv_cache=_precision(standing.fleet.service, group).kv_cache,
+        block_size=standing.fleet.engine.block_size,
+    )
+
+
+def _transfer(role: Phase, connector: str) -> Transfer | None:
+    if role is Phase.COLOCATED:
+        return None
+    side = TransferSide.SENDS if role is Phase.PREFILL else TransferSide.RECEIVES
+    return Transfer(connector=connector, side=side)
+
+
+def _quantized_at_load(service: Service, precision: Precision, site: SiteDocument) -> bool:
+    """Whether the engine makes the weights' format; a checkpoint that the site names has it already."""
+    return precision.weights is not Precision.of(service.model).weights and service.name not in site.models
+
+
+def _has_state(model: Model) -> bool:
+    return any(isinstance(run.layer.attention, StateMixer) for run in model.layers)
+
+
+def _label(gpu: str, site: SiteDocument) -> NodeLabel:
+    if gpu not in site.node_labels:
+        return node_label(gpu)
+    given = site.node_labels[gpu]
+    return NodeLabel(
+        key=safe_text(f"node_labels: {gpu}", given.key), value=safe_text(f"node_labels: {gpu}", given.value)
+    )
+
+
+def _format_notes(standing: Standing, groups: Sequence[EngineGroup]) -> list[str]:
+    notes = []
+    planned = standing.fleet.engine.block_size
+    for group in groups:
+        if group.block_size != planned:
+            notes.append(
+                f"{group.attention_backend} takes KV blocks of {group.block_size} tokens; the plan was "
+                f"simulated with {planned}."
+            )
+    return notes
+
+
+# --------------------------------------------------------------------------------------------
+# Router and load test
+
+
+def _router(
+    plan: Plan, standing: Standing, facts: EngineFacts, site: SiteDocument, port: int
+) -> tuple[RouterSettings, tuple[str, ...]]:
+    groups = standing.fleet.groups
+    pools = [
+        [(group.replicas, group.rate / group.replicas) for group in groups if group.phase is phase]
+        for phase in Phase
+    ]
+    policy, notes = router_policy(plan, pools, facts, site.router_policy)
+    if site.router_host is None:
+        address = f"{PLACEHOLDER}router-host"
+    else:
+        address = host_address("router_host", site.router_host)
+    return RouterSettings(address=address, port=port, policy=policy), notes
+
+
+def _load_test(standing: Standing) -> LoadTest:
+    """The plan's traffic by mean lengths, their spread, rate and shared prefix."""
+    workload = standing.fleet.service.workload
+    isl, osl = workload.lengths.isl, workload.lengths.osl
+    variance = max(isl.moment(2) - isl.mean**2, 0.0)
+    spread = math.sqrt(3 * variance) / isl.mean  # of a uniform distribution with the same standard deviation
+    longest = min(standing.longest)
+    room = longest / (isl.mean + osl.mean) - 1
+    prompt, output = round(isl.mean), max(round(osl.mean), 1)
+    shared = min(round(workload.prefix_hit_rate * isl.mean), prompt - 1)
+    rate = workload.request_rate
+    requests = min(max(math.ceil(rate * _TEST_SECONDS), _FEWEST_REQUESTS), _MOST_REQUESTS)
+    burstiness = 1 / workload.arrival_scv if workload.arrival_scv > 1 / _STEADIEST else _STEADIEST
+    return LoadTest(
+        request_rate=float(f"{rate:.6g}"),
+        burstiness=float(f"{burstiness:.6g}"),
+        prompt=max(prompt - shared, 1),
+        shared_prefix=shared,
+        output=output,
+        spread=math.floor(100 * max(min(spread, room, _WIDEST), 0.0)) / 100,
+        requests=requests,
+    )
+
+
+def strictest(slo: Sequence[SloTarget]) -> dict[Metric, SloTarget]:
+    """Of each latency the bound on its highest percentile, which a request is judged by."""
+    order = [Statistic.MEAN, Statistic.P50, Statistic.P90, Statistic.P95, Statistic.P99]
+    found: dict[Metric, SloTarget] = {}
+    for target in sorted(slo, key=lambda t: order.index(t.statistic)):
+        found[target.metric] = target
+    return found

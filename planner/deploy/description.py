@@ -1,0 +1,222 @@
+"""What is deployed, whatever writes it: engines with their settings and places, the router, the load test.
+
+Targets only render it. Everything here is decided: nothing that a plan counts on is left to an engine's
+defaults.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from planner.specs import Dtype, Parallelism, Phase, SloTarget
+
+PLACEHOLDER = "SET-ME-"
+"""Starts what a user has to give and did not; checks refuse it."""
+
+
+class TransferSide(StrEnum):
+    """What an engine does with KV caches of other engines."""
+
+    SENDS = "sends"
+    RECEIVES = "receives"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Transfer:
+    """How a KV cache moves: the connector's name in the engine, and the side of it."""
+
+    connector: str
+    side: TransferSide
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeLabel:
+    """Label of the nodes that have a type of GPU; empty where it is not known."""
+
+    key: str = ""
+    value: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineGroup:
+    """Equal engines of one role.
+
+    Attributes
+    ----------
+    name : str
+        Of its own in the deployment; small letters, digits and dashes.
+    planned_name : str
+        What the plan calls it.
+    max_num_seqs : int
+        Of one rank of attention data parallelism.
+    memory_fraction : float
+        Share of a GPU's memory that the engine takes. [1]
+    weights, kv_cache, activations : Dtype
+        Formats; activations are the 16-bit format of everything that is not quantised.
+    quantize : bool
+        Whether the engine makes `weights` of a 16-bit checkpoint as it loads it.
+    attention_backend : str
+        The engine's name of it; the same for all engines that exchange KV caches.
+    contiguous_heads : bool
+        Whether blocks of the KV cache have to lie head by head, as pairs of different TP need.
+    share : float
+        Of the requests of its pool, by the plan. [1]
+    """
+
+    name: str
+    planned_name: str
+    role: Phase
+    gpu: str
+    vendor: str
+    node_label: NodeLabel
+    zone: str
+    replicas: int
+    parallelism: Parallelism
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    memory_fraction: float
+    weights: Dtype
+    kv_cache: Dtype
+    activations: Dtype
+    quantize: bool
+    block_size: int
+    prefix_caching: bool
+    attention_backend: str
+    contiguous_heads: bool
+    has_state: bool
+    transfer: Transfer | None
+    share: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Host:
+    """A computer with `gpus` GPUs of one type."""
+
+    name: str
+    address: str
+    gpu: str
+    gpus: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Engine:
+    """One replica of a group, numbered from 1, on GPUs of a host.
+
+    `port` serves requests, `side_port` is the first of those that hand over KV caches, `rpc_port` is between
+    ranks.
+    """
+
+    group: str
+    number: int
+    host: str
+    gpus: tuple[int, ...]
+    port: int
+    side_port: int
+    rpc_port: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RouterSettings:
+    """The front door; `policy` is the router's name of how it picks an engine."""
+
+    address: str
+    port: int
+    policy: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoadTest:
+    """Traffic of the plan as a load generator can make it.
+
+    Attributes
+    ----------
+    request_rate : float
+        [req/s]
+    burstiness : float
+        Shape of gamma-distributed times between requests; 1: Poisson. [1]
+    prompt, shared_prefix, output : int
+        Mean tokens of a prompt beyond the prefix that all share, of that prefix, of an answer.
+    spread : float
+        Lengths are uniform within ``1 - spread`` to ``1 + spread`` times their mean. [1]
+    """
+
+    request_rate: float
+    burstiness: float
+    prompt: int
+    shared_prefix: int
+    output: int
+    spread: float
+    requests: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Front:
+    """Engines behind one router, which serve one model.
+
+    Attributes
+    ----------
+    service : str
+        What the plan calls the service.
+    model, served_name : str
+        What engines load, and what requests call it.
+    draft : str
+        Speculative decoding as the engine wants it (JSON); empty: none.
+    """
+
+    name: str
+    service: str
+    model: str
+    served_name: str
+    draft: str
+    groups: tuple[EngineGroup, ...]
+    engines: tuple[Engine, ...]
+    router: RouterSettings
+    load_test: LoadTest
+    slo: tuple[SloTarget, ...]
+
+    @property
+    def disaggregated(self) -> bool:
+        return any(group.role is Phase.PREFILL for group in self.groups)
+
+    def group(self, name: str) -> EngineGroup:
+        return next(group for group in self.groups if group.name == name)
+
+    def engines_of(self, role: Phase) -> tuple[Engine, ...]:
+        return tuple(engine for engine in self.engines if self.group(engine.group).role is role)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Deployment:
+    """A plan, ready to be written for a target.
+
+    Attributes
+    ----------
+    plan_id : str
+        Hash of the plan's content.
+    image, router_image : str
+        With their tags; an empty router image: the router runs outside containers.
+    model_cache : str
+        Folder of every host that holds the weights.
+    environment : tuple of (str, str)
+        Variables that every engine gets.
+    notes : tuple of str
+        What an operator has to know.
+    """
+
+    plan_id: str
+    engine: str
+    engine_version: str
+    router_version: str
+    load_test_version: str
+    image: str
+    router_image: str
+    model_cache: str
+    environment: tuple[tuple[str, str], ...]
+    hosts: tuple[Host, ...]
+    fronts: tuple[Front, ...]
+    notes: tuple[str, ...] = ()
+
+    def host(self, name: str) -> Host:
+        return next(host for host in self.hosts if host.name == name)
