@@ -401,3 +401,18 @@ def test_keys_of_classes_stand_for_levels():
     keys: list[ClassKey] = list(SHIPPED.classes)
     assert () in keys
     assert {len(key) for key in keys} == {0, 1, 3}
+
+
+def test_predict_takes_the_constants_of_a_version(planner):
+    words = "predict --model meta-llama/Llama-3.1-70B --precision fp8 --gpu h100-sxm --tp 4"
+    words += " --isl 1024 --osl 1024 --concurrency 64 --json"
+    plain = planner(*words.split()).facts
+    other = planner(*words.split(), "--engine-version", "0.16.0").facts
+    assert other["tpot_ms"] != plain["tpot_ms"]
+    known = load_engine("vllm", "0.16.0")
+    assert known.log_sd < load_engine("vllm").log_sd  # a version that was measured
+    assert known.step_overhead == shipped_constants().constants(("vllm", "0.16.0")).step
+    refused = planner(*words.split(), "--engine-version", "0.17")
+    assert (refused.code, refused.out) == (2, "")
+    assert "unknown version '0.17' of vllm" in refused.err
+    assert "0.16.0" in refused.err

@@ -16,10 +16,10 @@ from planner.cli.output import echo_json, width
 from planner.configuration import Configuration, Load, Prediction, Replicas, default_precision
 from planner.configuration import predict as predict_configuration
 from planner.documents.names import unknown_name
-from planner.engines import load_engine
+from planner.engines import load_engine, measured_versions
 from planner.errors import InfeasibleError, SpecError
 from planner.latency import OperatorTime
-from planner.specs import MeasuredPoint, Parallelism, Speculation
+from planner.specs import Engine, MeasuredPoint, Parallelism, Speculation
 from planner.units import GIB, GIGA, MILLI
 
 _POOL = re.compile(r"(\d+)\s*x\s*((?:(?:tp|pp|ep|dp)?\d+)+)(?:@(.+))?", re.IGNORECASE)
@@ -56,6 +56,11 @@ _SIZE = re.compile(r"(tp|pp|ep|dp)?(\d+)", re.IGNORECASE)
     help=f"One measured point without a draft, for example {_MEASURED}: predictions go through it. "
     "gpu, tp, pp, ep, dp, precision and kv_cache_dtype where they differ.",
 )
+@click.option(
+    "--engine-version",
+    metavar="VERSION",
+    help="Whose constants count, of versions that were measured. Default: those for the engine file's.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def predict(**given: Any) -> None:
     """TTFT and TPOT of one configuration, broken down by operator."""
@@ -85,7 +90,7 @@ def predict(**given: Any) -> None:
 def _configuration(given: dict[str, Any]) -> Configuration:
     model = load_model(given["model"])
     precision = default_precision(model, given["precision"], given["kv_cache_dtype"])
-    engine = load_engine(given["engine"])
+    engine = _engine(given["engine"], given["engine_version"])
     speculation = _speculation(given)
     if given["mode"] == "colocated":
         if given["prefill"] or given["decode"]:
@@ -131,6 +136,14 @@ def _speculation(given: dict[str, Any]) -> Speculation | None:
         draft_time=None if drafting is None else drafting * MILLI,
         draft_weights=(given["draft_weights_gb"] or 0.0) * GIGA,
     )
+
+
+def _engine(name: str, version: str | None) -> Engine:
+    engine = load_engine(name, version)
+    if version is None or version in measured_versions(name):
+        return engine
+    rule, suggestion = unknown_name("version", version, measured_versions(name))
+    raise SpecError(f"--engine-version: {rule} {version!r} of {engine.name}: {suggestion}")
 
 
 def _was_given(context: click.Context, name: str) -> bool:

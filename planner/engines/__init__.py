@@ -26,15 +26,30 @@ def engine_names() -> tuple[str, ...]:
 
 
 @cache
-def load_engine(name: str) -> Engine:
+def load_engine(name: str, version: str | None = None) -> Engine:
     """Data of an engine by its name, in any case, with the constants that measured rows give it.
+
+    Parameters
+    ----------
+    version : str, optional
+        Whose constants count; the rest is of the version in the engine's file, whatever is asked for.
+        Default: that version.
 
     Raises
     ------
     SpecError
         Unknown name.
     """
-    return with_constants(estimated_engine(name), shipped_constants())
+    engine = estimated_engine(name)
+    if version is not None:
+        engine = replace(engine, version=version)
+    return with_constants(engine, shipped_constants())
+
+
+def measured_versions(name: str) -> tuple[str, ...]:
+    """Versions of an engine that rows were measured with, as they are named there."""
+    keys = shipped_constants().classes
+    return tuple(sorted({key[1] for key in keys if len(key) > 1 and key[0] == name.lower()}))
 
 
 def engine_of(service: Service) -> Engine:
