@@ -341,6 +341,7 @@ def _tables(model: str, layout: Parallelism, sequences: int, tokens: int) -> Ste
         attention=np.repeat(c * _GRIDS.queries[:, None], _GRIDS.pasts.size, axis=1),
         launch=float(a),
         host=0.0,
+        host_decode=0.0,
         host_sequence=0.0,
         decode_scale=1.0,
         prefill_scale=1.0,
