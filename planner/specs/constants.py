@@ -96,8 +96,8 @@ class FittedConstants:
         """The finest level of a class that has constants.
 
         A version that nobody measured has those of the nearest measured one of the same release, which its
-        first two numbers name: the last one before it, or the first after it, of those with rows enough to speak
-        for others. Of several benchmarks it is the one with the most rows.
+        first two numbers name: the last one before it, or the first after it, of those with rows enough to
+        speak for others. Of several benchmarks it is the one with the most rows.
         """
         engine, version, benchmark = (*key, "", "", "")[:3]
         alike = [
