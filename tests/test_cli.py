@@ -67,7 +67,7 @@ def test_checkout_runs_the_same_program(command: list[str]) -> None:
 
 
 COMMANDS = (
-    "solve", "simulate", "evaluate", "explain", "robustness", "pareto", "compare", "money", "predict",
+    "solve", "simulate", "evaluate", "emit", "explain", "robustness", "pareto", "compare", "money", "predict",
     "memory", "models", "gpus", "workload", "timeline", "schema",
 )  # fmt: skip
 

@@ -89,7 +89,7 @@ def test_flags_of_routers():
 
 
 @pytest.mark.shared
-@pytest.mark.skipif(not FACTS, reason="needs PLANNER_DEPLOY_FACTS, the folder of facts about flags")
+@pytest.mark.skipif(not FACTS, reason="PLANNER_DEPLOY_FACTS names no folder: data beside the checkout")
 def test_lists_are_current(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "tools")
     import build_flag_lists

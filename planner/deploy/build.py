@@ -210,7 +210,7 @@ def _image(facts: EngineFacts, vendors: set[str], site: SiteDocument) -> str:
 
 def _model_cache(site: SiteDocument) -> str:
     if site.model_cache is None:
-        return f"{PLACEHOLDER}model-cache"
+        return f"/{PLACEHOLDER}model-cache"
     folder = safe_text("model_cache", site.model_cache)
     if not folder.startswith("/") or ":" in folder:
         raise SpecError(f"model_cache: must be an absolute path without a colon, got {folder!r}")

@@ -33,6 +33,8 @@ _SPECIAL_FLOATS = re.compile(r"([-+]?)\.(inf|Inf|INF|nan|NaN|NAN)")
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 _TRUE_WORDS = frozenset({"true", "yes", "on"})
 _FALSE_WORDS = frozenset({"false", "no", "off"})
+_YAML_1_1_WORDS = frozenset({"y", "Y", "n", "N"})
+"""Text here, booleans to readers of YAML 1.1: quoted on the way out."""
 
 
 def plain_scalar(text: str) -> str | int | float | bool | None:
@@ -253,7 +255,8 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    style = None if plain_scalar(text) == text else "'"
+    bare = plain_scalar(text) == text and text not in _YAML_1_1_WORDS
+    style = None if bare else "'"
     if any(end in text for end in "\n\r\x85\u2028\u2029"):
         style = '"'  # the only style that keeps every kind of line end
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)

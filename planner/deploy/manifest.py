@@ -1,0 +1,63 @@
+"""The manifest of an emitted folder: what stands in it, for which plan and versions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from planner.deploy.description import Deployment, EngineGroup, Front
+from planner.documents.yaml_text import dump_yaml
+
+NAME = "manifest.yaml"
+
+
+def suffixes(deployment: Deployment) -> tuple[str, ...]:
+    """What tells files of several routers apart; nothing where there is one."""
+    alone = len(deployment.fronts) == 1
+    return tuple("" if alone else f"-{front.name}" for front in deployment.fronts)
+
+
+def manifest_text(deployment: Deployment, target: str, files: list[str]) -> str:
+    """The manifest as YAML; `files` are all others of the folder."""
+    return dump_yaml(
+        {
+            "target": target,
+            "plan": deployment.plan_id,
+            "engine": {"name": deployment.engine, "version": deployment.engine_version},
+            "router": {"version": deployment.router_version},
+            "image": deployment.image,
+            "hosts": [
+                {"name": host.name, "address": host.address, "gpu": host.gpu, "gpus": host.gpus}
+                for host in deployment.hosts
+            ],
+            "services": [
+                _front(front, suffix)
+                for front, suffix in zip(deployment.fronts, suffixes(deployment), strict=True)
+            ],
+            "files": files,
+        }
+    )
+
+
+def _front(front: Front, suffix: str) -> dict[str, Any]:
+    return {
+        "name": front.name,
+        "service": front.service,
+        "model": front.model,
+        "served_name": front.served_name,
+        "files_end_in": suffix,
+        "groups": [_group(group) for group in front.groups],
+    }
+
+
+def _group(group: EngineGroup) -> dict[str, Any]:
+    label = {group.node_label.key: group.node_label.value} if group.node_label.key else {}
+    return {
+        "name": group.name,
+        "planned_name": group.planned_name,
+        "role": group.role.value,
+        "gpu": group.gpu,
+        **({"zone": group.zone} if group.zone else {}),
+        "node_selector": label,
+        "replicas": group.replicas,
+        "gpus_per_replica": group.parallelism.num_gpus,
+    }

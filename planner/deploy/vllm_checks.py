@@ -1,0 +1,147 @@
+"""Scripts beside a deployment: the proof that prefill happens remotely, and the load test."""
+
+from __future__ import annotations
+
+import json
+
+from planner.deploy.build import strictest
+from planner.deploy.command_text import command, comment, quoted
+from planner.deploy.description import Deployment, Engine, Front
+from planner.specs import Metric, Phase
+from planner.units import MILLI
+
+_FUNCTIONS = r"""
+failed=0
+say() { printf '%s\n' "$*"; }
+fail() {
+  say "FAILED: $*" >&2
+  failed=1
+}
+# Requests that the engines of the list $1 have finished.
+finished() {
+  sum=0
+  for url in $1; do
+    count=$(curl --fail --silent --show-error --max-time 30 "$url/metrics" |
+      awk '/^vllm:request_success_total/ { total += $NF } END { printf "%d", total }')
+    sum=$((sum + count))
+  done
+  printf '%d' "$sum"
+}
+# Sends the request $2 to $1.
+ask() {
+  curl --fail --silent --show-error --max-time 300 --header 'Content-Type: application/json' \
+    --data "$2" "$1/v1/completions"
+}
+# Sends requests to the router; fails unless the engines $2, called $1, finish as many. $3: what else happens.
+routed() {
+  before=$(finished "$2")
+  for _ in 1 2 3 4; do
+    ask "$router" "$request" > /dev/null || fail "the router answers no request"
+  done
+  done_by=$(($(finished "$2") - before))
+  [ "$done_by" -ge 4 ] || fail "$1 engines finished $done_by of 4 requests: $3"
+}
+
+for url in $engines; do
+  curl --fail --silent --show-error --max-time 30 --output /dev/null "$url/health" ||
+    fail "$url is not healthy"
+done
+"""
+
+_REMOTE = r"""
+# Every prefill engine hands over its KV cache: kv_transfer_params of its answer is not null.
+for url in $prefill; do
+  answer=$(ask "$url" "$offer") || {
+    fail "$url answers no request"
+    continue
+  }
+  printf '%s' "$answer" | tr -d ' \n' | grep -q '"kv_transfer_params":{"' ||
+    fail "$url hands over no KV cache: kv_transfer_params is null"
+done
+routed prefill "$prefill" "decode engines compute the prompts"
+routed decode "$decode" "nobody else should decode"
+"""
+
+_COLOCATED = r"""
+routed colocated "$engines" "who answers?"
+"""
+
+_END = r"""
+[ "$failed" -eq 0 ] && say "passed"
+exit "$failed"
+"""
+
+_PROMPT = "The quick brown fox jumps over the lazy dog. " * 8
+
+
+def smoke_text(deployment: Deployment, front: Front) -> str:
+    """Fails where requests are answered though prefill engines do nothing: how deployments go wrong."""
+    request = {"model": front.served_name, "prompt": _PROMPT, "max_tokens": 8, "temperature": 0}
+    variables = {
+        "router": f"http://{front.router.address}:{front.router.port}",
+        "engines": _urls(deployment, front.engines),
+        "request": json.dumps(request),
+    }
+    if front.disaggregated:
+        transfer = {"do_remote_decode": True, "do_remote_prefill": False}
+        variables |= {
+            "prefill": _urls(deployment, front.engines_of(Phase.PREFILL)),
+            "decode": _urls(deployment, front.engines_of(Phase.DECODE)),
+            "offer": json.dumps(request | {"max_tokens": 1, "kv_transfer_params": transfer}),
+        }
+    lines = [
+        "#!/bin/sh",
+        comment(f"Smoke check of {front.service}; needs curl. Run it where the engines can be reached."),
+        comment(f"plan {deployment.plan_id}; for {deployment.engine} {deployment.engine_version}"),
+        "set -u",
+        *(f"{name}={quoted(value)}" for name, value in variables.items()),
+        _FUNCTIONS.strip("\n"),
+        (_REMOTE if front.disaggregated else _COLOCATED).strip("\n"),
+        _END.strip("\n"),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _urls(deployment: Deployment, engines: tuple[Engine, ...]) -> str:
+    return " ".join(f"http://{deployment.host(e.host).address}:{e.port}" for e in engines)
+
+
+def load_test_text(deployment: Deployment, front: Front, result: str) -> str:
+    """The plan's traffic by ``vllm bench serve``, for ``planner judge``."""
+    test = front.load_test
+    limits = [
+        f"{'e2el' if metric is Metric.E2E else metric}:{target.limit / MILLI:g}"
+        for metric, target in strictest(front.slo).items()
+    ]
+    words = [
+        "exec vllm bench serve",
+        "--backend openai",
+        f"--base-url {quoted(f'http://{front.router.address}:{front.router.port}')}",
+        f"--model {quoted(front.model)}",
+        f"--served-model-name {quoted(front.served_name)}",
+        "--dataset-name random",
+        f"--random-input-len {test.prompt}",
+        f"--random-output-len {test.output}",
+        f"--random-prefix-len {test.shared_prefix}",
+        f"--random-range-ratio {test.spread:g}",
+        f"--request-rate {test.request_rate:g}",
+        f"--burstiness {test.burstiness:g}",
+        f"--num-prompts {test.requests}",
+        "--ignore-eos",
+        "--percentile-metrics ttft,tpot,e2el",
+        "--metric-percentiles 50,90,95,99",
+        *([f"--goodput {' '.join(limits)}"] if limits else []),
+        "--save-result",
+        f"--result-filename {quoted(result)}",
+    ]
+    lines = [
+        "#!/bin/sh",
+        comment(f"Load test of {front.service}: the plan's mean lengths, rate and shared prefix"),
+        comment(
+            f"plan {deployment.plan_id}; flags checked for vllm bench serve {deployment.load_test_version}"
+        ),
+        comment(f"Afterwards: planner judge {result} plan.yaml"),
+        "set -eu",
+        command(words),
+    ]
+    return "\n".join(lines) + "\n"

