@@ -8,6 +8,11 @@ import shutil
 import sys
 from pathlib import Path
 
+from conftest import Runner
+from deploy_plans import plan_of
+
+from planner.documents.plan import dump_plan
+
 FACTS = os.environ.get("PLANNER_DEPLOY_FACTS", "")
 """Folder of facts about engines beside the checkout; empty where there is none."""
 
@@ -34,3 +39,17 @@ def docker_compose() -> Path | None:
     folders = list(spec.submodule_search_locations or []) if spec is not None else []
     found = [Path(folder) / "docker-compose" for folder in folders]
     return next((path for path in found if path.is_file()), None)
+
+
+def emit_folder(planner: Runner, tmp_path: Path, kind: str, name: str = "out", site: str = SITE) -> Path:
+    """Emits a plan of a kind with the settings of a site; gives the folder."""
+    plan, settings = tmp_path / f"{kind}.yaml", tmp_path / "site.yaml"
+    plan.write_text(dump_plan(plan_of(kind), reproducible=True), encoding="utf-8")
+    used = {group.gpu for group in plan_of(kind).groups}
+    lines = site.splitlines()
+    given = [line for line in lines if not line.startswith("  ") or line.split(":")[0].strip() in used]
+    settings.write_text("\n".join(given), encoding="utf-8")
+    sited = ["--site", settings] if site else []
+    result = planner("emit", plan, "--target", "vllm", "-o", tmp_path / name, *sited)
+    assert result.code == 0, result.err
+    return tmp_path / name

@@ -21,7 +21,7 @@ import pytest
 import yaml
 from conftest import Runner
 from deploy_plans import SCENARIOS, plan_of
-from deploy_tools import FACTS, SITE, docker_compose, shellcheck
+from deploy_tools import FACTS, SITE, docker_compose, emit_folder, shellcheck
 
 from planner.deploy.command_line import command_faults, load_flags
 from planner.documents.plan import dump_plan
@@ -37,18 +37,7 @@ def emitted(planner: Runner, tmp_path: Path):
     """Emits a plan of a kind with the settings of a site; gives the folder."""
 
     def emit(kind: str, name: str = "out", site: str = SITE) -> Path:
-        plan, settings = tmp_path / f"{kind}.yaml", tmp_path / "site.yaml"
-        plan.write_text(dump_plan(plan_of(kind), reproducible=True), encoding="utf-8")
-        used = {group.gpu for group in plan_of(kind).groups}
-        given = [
-            line
-            for line in site.splitlines()
-            if not line.startswith("  ") or line.split(":")[0].strip() in used
-        ]
-        settings.write_text("\n".join(given), encoding="utf-8")
-        result = planner("emit", plan, "--target", "vllm", "-o", tmp_path / name, "--site", settings)
-        assert result.code == 0, result.err
-        return tmp_path / name
+        return emit_folder(planner, tmp_path, kind, name, site)
 
     return emit
 

@@ -25,6 +25,7 @@ _COMMANDS = {
         "The most that a fleet carries within its SLOs.",
     ),
     "emit": ("planner.cli.emit", "Files that start the pools of a plan, for vLLM."),
+    "check": ("planner.cli.check", "Proof that emitted files are well formed, without a GPU."),
     "explain": ("planner.cli.explain", "Why this plan: what binds, what more is worth, why other GPUs lost."),
     "robustness": ("planner.cli.robustness", "What worse times cost, and when the plan's fleet breaks."),
     "pareto": ("planner.cli.pareto", "Cost against a latency limit, or against confidence."),

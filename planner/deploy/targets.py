@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from planner.deploy.description import Deployment
+from planner.deploy.findings import Finding
+from planner.deploy.manifest import NAME as MANIFEST
 from planner.deploy.vllm import vllm_files
+from planner.deploy.vllm_check import vllm_findings
+from planner.documents.files import file_error, read_text
 from planner.documents.names import did_you_mean
+from planner.documents.yaml_text import parse_tree
 from planner.errors import SpecError
 
 Render = Callable[[Deployment, str], dict[str, str]]
 """Files by path, from a deployment and the text of its plan."""
+
+Check = Callable[[Path], tuple[Finding, ...]]
+"""What is wrong with a folder."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,11 +30,30 @@ class Target:
     name: str
     engine: str
     render: Render
+    check: Check
 
 
 TARGETS: Mapping[str, Target] = {
-    "vllm": Target(name="vllm", engine="vllm", render=vllm_files),
+    "vllm": Target(name="vllm", engine="vllm", render=vllm_files, check=vllm_findings),
 }
+
+
+def target_of(folder: Path) -> Target:
+    """The target that a folder was written for.
+
+    Raises
+    ------
+    SpecError
+        It was not written by ``planner emit``, or for a target that is not there.
+    """
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise file_error(folder, f"is no folder that planner emit wrote: it has no {MANIFEST}")
+    tree, _ = parse_tree(read_text(path), str(path))
+    name = tree.get("target")
+    if name not in TARGETS:
+        raise SpecError(f"{path}: unknown target {name!r} (known: {', '.join(TARGETS)})")
+    return TARGETS[name]
 
 
 def target_for(name: str, engine: str) -> Target:

@@ -1,0 +1,247 @@
+"""Reading a folder that :mod:`planner.deploy.vllm` wrote, with the line of everything in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from planner.deploy.command_line import FlagList, load_flags, read_command
+from planner.deploy.findings import Finding
+from planner.deploy.manifest import NAME as MANIFEST
+from planner.deploy.scripts import Command, Script, read_script
+from planner.documents.files import read_text
+from planner.documents.tree import Tree
+from planner.documents.yaml_text import parse_tree
+from planner.errors import SpecError
+from planner.specs import Phase
+
+SERVE = ("vllm", "serve")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupEntry:
+    """A group of the manifest, with its service."""
+
+    name: str
+    planned_name: str
+    service: str
+    role: Phase
+    replicas: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Manifest:
+    """What the manifest says; `suffixes` are those of each service's files."""
+
+    engine: str
+    version: str
+    router_version: str
+    plan: str
+    image: str
+    addresses: Mapping[str, str]
+    groups: tuple[GroupEntry, ...]
+    suffixes: Mapping[str, str]
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadEngine:
+    """One command line of an engine, from a script (number 0: of all its engines) or a compose file.
+
+    Attributes
+    ----------
+    command : Command
+        Words after ``vllm serve``.
+    environment : mapping
+        Value and line.
+    gpus : tuple of str or None
+        None: not of one engine.
+    """
+
+    file: str
+    line: int
+    group: str
+    number: int
+    command: Command
+    environment: Mapping[str, tuple[str, int]]
+    gpus: tuple[str, ...] | None
+    image: str = ""
+
+    def flags(self, known: FlagList) -> dict[str, tuple[tuple[str, ...], int]]:
+        """Values of every flag by its full name, and its line; what cannot be read is left out."""
+        given, _, _ = read_command(self.command.words, known)
+        return {
+            one.name: (("off",) if one.off else one.values, self.command.lines[one.word]) for one in given
+        }
+
+    def value(self, known: FlagList, name: str) -> str:
+        """First value of a flag; empty where it is not given."""
+        values = self.flags(known).get(name, ((), 0))[0]
+        return values[0] if values else ""
+
+    def model(self, known: FlagList) -> str:
+        _, rest, _ = read_command(self.command.words, known)
+        return rest[0] if rest else ""
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a folder.
+
+    Raises
+    ------
+    SpecError
+        There is none, or it lacks what it has to say.
+    """
+    path = folder / MANIFEST
+    tree, problems = parse_tree(read_text(path), str(path), folder)
+    raw = tree.raw
+    if problems:
+        raise SpecError.of_file(str(path), problems)
+    try:
+        groups = tuple(
+            GroupEntry(
+                name=str(group["name"]),
+                planned_name=str(group["planned_name"]),
+                service=str(service["service"]),
+                role=Phase(group["role"]),
+                replicas=int(group["replicas"]),
+            )
+            for service in raw["services"]
+            for group in service["groups"]
+        )
+        return Manifest(
+            engine=str(raw["engine"]["name"]),
+            version=str(raw["engine"]["version"]),
+            router_version=str(raw["router"]["version"]),
+            plan=str(raw["plan"]),
+            image=str(raw["image"]),
+            addresses={str(host["name"]): str(host["address"]) for host in raw["hosts"]},
+            groups=groups,
+            suffixes={str(one["service"]): str(one["files_end_in"]) for one in raw["services"]},
+            files=tuple(str(name) for name in raw["files"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise SpecError(f"{path}: is not a manifest of planner emit: {error}") from None
+
+
+def read_scripts(folder: Path, manifest: Manifest) -> dict[str, Script]:
+    """Scripts of the groups, by name of group; those that are not there are left out."""
+    found = {}
+    for group in manifest.groups:
+        path = folder / "groups" / f"{group.name}.sh"
+        if path.is_file():
+            found[group.name] = read_script(read_text(path))
+    return found
+
+
+def engine_of_script(group: str, script: Script) -> ReadEngine:
+    """What a script says of all its engines."""
+    file = f"groups/{group}.sh"
+    return ReadEngine(
+        file=file,
+        line=script.command.lines[0] if script.command.lines else 0,
+        group=group,
+        number=0,
+        command=script.command.after(len(SERVE)),
+        environment=script.exports,
+        gpus=None,
+    )
+
+
+def engines_of_script(group: str, script: Script) -> Iterator[ReadEngine]:
+    """Its engines one by one, with their variables filled in."""
+    shared = engine_of_script(group, script)
+    for number, (variables, line) in script.cases.items():
+        environment = {
+            name: (variables.get(value[1:], value) if value.startswith("$") else value, at)
+            for name, (value, at) in shared.environment.items()
+        }
+        yield ReadEngine(
+            file=shared.file,
+            line=line,
+            group=group,
+            number=number,
+            command=shared.command.filled(variables),
+            environment=environment,
+            gpus=tuple(gpu for gpu in variables.get("gpus", "").split(",") if gpu),
+        )
+
+
+# --------------------------------------------------------------------------------------------
+# Compose
+
+
+def compose_services(tree: Tree, file: str) -> Iterator[tuple[str, ReadEngine | None, list[Finding]]]:
+    """Services of a compose file: name, what it runs (None: unreadable), and texts that are none."""
+    services = tree.get("services")
+    for name in services if isinstance(services, dict) else ():
+        path = ("services", name)
+        faults = list(_not_texts(tree, file, name))
+        words = [str(word).replace("$$", "$") for word in tree.entries(*path, "command")]
+        lines = [tree.line((*path, "command", i)) for i in range(len(words))]
+        environment = tree.get(*path, "environment")
+        group, _, number = str(name).rpartition("-")
+        labels = tree.get(*path, "labels")
+        if not isinstance(labels, dict) or not number.isdecimal():
+            yield name, None, faults
+            continue
+        yield (
+            name,
+            ReadEngine(
+                file=file,
+                line=tree.line(path),
+                group=group,
+                number=int(number),
+                command=Command(words=tuple(words), lines=tuple(lines)),
+                environment={
+                    key: (str(value), tree.line((*path, "environment", key)))
+                    for key, value in (environment if isinstance(environment, dict) else {}).items()
+                },
+                gpus=_gpus(tree, name),
+                image=str(tree.get(*path, "image") or ""),
+            ),
+            faults,
+        )
+
+
+def _gpus(tree: Tree, name: str) -> tuple[str, ...]:
+    path = ("services", name, "deploy", "resources", "reservations", "devices", 0, "device_ids")
+    if tree.has(*path):
+        return tuple(str(gpu) for gpu in tree.entries(*path))
+    visible = tree.get("services", name, "environment", "HIP_VISIBLE_DEVICES")
+    return tuple(str(visible).split(",")) if visible else ()
+
+
+def _not_texts(tree: Tree, file: str, name: str) -> Iterator[Finding]:
+    """Values that a reader of YAML takes for numbers or booleans."""
+    for part in ("command", "environment", "labels"):
+        value = tree.get("services", name, part)
+        items: dict[Any, Any] = dict(enumerate(value)) if isinstance(value, list) else value or {}
+        for key, item in items.items() if isinstance(items, dict) else ():
+            if not isinstance(item, str):
+                line = tree.line(("services", name, part, key))
+                rule = f"{part} must hold quoted text"
+                yield Finding(file=file, line=line, rule=rule, value=str(item), suggestion=f"write '{item}'")
+
+
+def transfer_config(text: str) -> dict[str, Any]:
+    """The connector's settings; empty where they cannot be read."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def vllm_flags(manifest: Manifest) -> FlagList:
+    """Flags of the version that the folder was written for.
+
+    Raises
+    ------
+    SpecError
+        It is not known.
+    """
+    return load_flags(manifest.engine, manifest.version)
