@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from planner import catalog
+from planner.arrays import FloatArray
 from planner.engines import load_engine
 from planner.errors import SpecError
 from planner.experts import ExpertsKernel, distinct_experts, experts_time
 from planner.latency import (
     Companions,
+    PromptTime,
     decode_breakdown,
     decode_kernels_time,
     decode_step_time,
@@ -278,6 +280,17 @@ def test_decode_steps_never_get_shorter(name):
         assert rises(decode_step_time(r, np.array([[1.0], [64.0]]), column(0.0, *AROUND)))
 
 
+def without_two_scales(r: ReplicaSet, time: PromptTime, batch: FloatArray | float) -> FloatArray:
+    """Service of prompts beside `batch` sequences, with what two scales take off.
+
+    What a pure decode step has too runs at its scale. Where that is the smaller one, a decode step that gets
+    longer takes this much off, and so does each step more that a prompt is computed in.
+    """
+    less = max(r.engine.prefill_scale - r.engine.decode_scale, 0.0) * r.slowdown * time.steps
+    decode = np.where(np.asarray(batch) > 0, decode_kernels_time(r, batch, 1e3), 0.0)
+    return time.service + less * decode
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_prompts_never_get_shorter(name):
     for engine, z in SETTINGS:
@@ -288,14 +301,11 @@ def test_prompts_never_get_shorter(name):
             assert rises(prompt_time(r, MANY_PROMPTS, cached, 512.0, **beside).service)
             query = np.array([[1.0], [500.0], [3000.0]])
             assert rises(prompt_time(r, query, column(0.0, *AROUND), 512.0, **beside).service)
-            assert rises(prompt_time(r, query, 0.0, column(4096.0, 1024.0, 512.0, 128.0), **beside).service)
+            chunked = prompt_time(r, query, 0.0, column(4096.0, 1024.0, 512.0, 128.0), **beside)
+            assert rises(without_two_scales(r, chunked, batch))
         query = np.array([[1.0], [300.0], [3000.0]])
         among = prompt_time(r, query, 0.0, 2048.0, decode_batch=MANY_BATCHES, context=1e3)
-        # Beside decodes, what a pure decode step has too runs at its scale; where that is the smaller one,
-        # a decode step that gets longer takes this much off.
-        less = max(r.engine.prefill_scale - r.engine.decode_scale, 0.0) * r.slowdown * among.steps
-        decode = np.where(MANY_BATCHES > 0, decode_kernels_time(r, MANY_BATCHES, 1e3), 0.0)
-        assert rises(among.service + less * decode)
+        assert rises(without_two_scales(r, among, MANY_BATCHES))
         assert rises(prompt_time(r, query, 0.0, 512.0, decode_batch=40.0, context=column(*AROUND)).service)
 
 
