@@ -26,6 +26,7 @@ _COMMANDS = {
     ),
     "emit": ("planner.cli.emit", "Files that start the pools of a plan, for vLLM."),
     "check": ("planner.cli.check", "Proof that emitted files are well formed, without a GPU."),
+    "import": ("planner.cli.import_plan", "Emitted files, back as a plan."),
     "explain": ("planner.cli.explain", "Why this plan: what binds, what more is worth, why other GPUs lost."),
     "robustness": ("planner.cli.robustness", "What worse times cost, and when the plan's fleet breaks."),
     "pareto": ("planner.cli.pareto", "Cost against a latency limit, or against confidence."),
@@ -56,7 +57,8 @@ class _LazyGroup(click.Group):
         if cmd_name not in _COMMANDS:
             return None
         module, _ = _COMMANDS[cmd_name]
-        command = getattr(import_module(module), cmd_name)
+        attribute = "import_plan" if cmd_name == "import" else cmd_name  # a keyword names no function
+        command = getattr(import_module(module), attribute)
         assert isinstance(command, click.Command)
         return command
 

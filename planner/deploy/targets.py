@@ -11,16 +11,21 @@ from planner.deploy.findings import Finding
 from planner.deploy.manifest import NAME as MANIFEST
 from planner.deploy.vllm import vllm_files
 from planner.deploy.vllm_check import vllm_findings
+from planner.deploy.vllm_import import vllm_plan
 from planner.documents.files import file_error, read_text
 from planner.documents.names import did_you_mean
 from planner.documents.yaml_text import parse_tree
 from planner.errors import SpecError
+from planner.plan import Plan
 
 Render = Callable[[Deployment, str], dict[str, str]]
 """Files by path, from a deployment and the text of its plan."""
 
 Check = Callable[[Path], tuple[Finding, ...]]
 """What is wrong with a folder."""
+
+ReadBack = Callable[[Path], Plan]
+"""The plan of a folder, as its files have it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,10 +36,11 @@ class Target:
     engine: str
     render: Render
     check: Check
+    read_back: ReadBack
 
 
 TARGETS: Mapping[str, Target] = {
-    "vllm": Target(name="vllm", engine="vllm", render=vllm_files, check=vllm_findings),
+    "vllm": Target(name="vllm", engine="vllm", render=vllm_files, check=vllm_findings, read_back=vllm_plan),
 }
 
 

@@ -23,6 +23,7 @@ from planner.deploy.vllm_reading import (
     compose_services,
     engine_of_script,
     engines_of_script,
+    layout_of,
     read_manifest,
     read_scripts,
     transfer_config,
@@ -37,7 +38,7 @@ from planner.documents.yaml_text import parse_tree
 from planner.engines.legality import EndPoint
 from planner.errors import PlannerError, Problem, SpecError
 from planner.plan import Group, Plan
-from planner.specs import Dtype, Parallelism, Phase
+from planner.specs import Dtype, Phase
 from planner.standing import Standing, standing_plans
 
 _BARE = re.compile(r"(?:^\s*(?:- +)*|: +|[\[,] *)([yYnN])\s*(?=$|#|[,\]}])")
@@ -241,20 +242,9 @@ def _connector_findings(group: GroupEntry, engine: ReadEngine, flags: FlagList) 
         yield Finding(file=engine.file, line=line, rule=rule, value=role, suggestion=roles[0])
 
 
-def _layout(engine: ReadEngine, flags: FlagList) -> Parallelism | None:
-    """Sizes of an engine; None where one cannot be read."""
-    names = ("--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size")
-    sizes = [engine.value(flags, name) or "1" for name in names]
-    if not all(size.isdecimal() and int(size) > 0 for size in sizes):
-        return None
-    tp, pp, dp = map(int, sizes)
-    spread = engine.flags(flags).get("--enable-expert-parallel")
-    return Parallelism(tp=tp, pp=pp, dp=dp, ep=tp * dp if spread is not None and not spread[0] else 1)
-
-
 def _place_findings(group: GroupEntry, engine: ReadEngine, flags: FlagList) -> Iterator[Finding]:
     """GPUs and ports of one engine."""
-    layout = _layout(engine, flags)
+    layout = layout_of(engine, flags)
     gpus = engine.gpus or ()
     if layout is not None and len(gpus) != layout.num_gpus:
         rule = f"{group.role} engine of {layout} needs {layout.num_gpus} GPUs"
@@ -443,7 +433,7 @@ def _refused(
     for role, groups in sides.items():
         for group in groups:
             engine, gpu = engines[group.name], planned[group.planned_name].gpu
-            layout, block = _layout(engine, flags), engine.value(flags, "--block-size")
+            layout, block = layout_of(engine, flags), engine.value(flags, "--block-size")
             kv_cache = _FORMATS.get(engine.value(flags, "--kv-cache-dtype"), Dtype.BF16)
             if layout is None or not block.isdecimal() or not int(block):
                 continue  # told of the command line

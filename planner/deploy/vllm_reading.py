@@ -16,7 +16,7 @@ from planner.documents.files import read_text
 from planner.documents.tree import Tree
 from planner.documents.yaml_text import parse_tree
 from planner.errors import SpecError
-from planner.specs import Phase
+from planner.specs import Parallelism, Phase
 
 SERVE = ("vllm", "serve")
 
@@ -168,6 +168,17 @@ def engines_of_script(group: str, script: Script) -> Iterator[ReadEngine]:
             environment=environment,
             gpus=tuple(gpu for gpu in variables.get("gpus", "").split(",") if gpu),
         )
+
+
+def layout_of(engine: ReadEngine, flags: FlagList) -> Parallelism | None:
+    """Sizes of an engine; None where one cannot be read."""
+    names = ("--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size")
+    sizes = [engine.value(flags, name) or "1" for name in names]
+    if not all(size.isdecimal() and int(size) > 0 for size in sizes):
+        return None
+    tp, pp, dp = map(int, sizes)
+    spread = engine.flags(flags).get("--enable-expert-parallel")
+    return Parallelism(tp=tp, pp=pp, dp=dp, ep=tp * dp if spread is not None and not spread[0] else 1)
 
 
 # --------------------------------------------------------------------------------------------

@@ -1,0 +1,155 @@
+"""A folder for vLLM back as a plan: the one that it was written for, with what its scripts say today."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from planner.deploy.build import plan_id
+from planner.deploy.command_line import FlagList
+from planner.deploy.vllm_reading import (
+    GroupEntry,
+    ReadEngine,
+    engine_of_script,
+    layout_of,
+    read_manifest,
+    read_scripts,
+    vllm_flags,
+)
+from planner.documents.plan import load_plan
+from planner.errors import SpecError
+from planner.memory import kv_capacity, memory_budgets, tightest
+from planner.plan import Group, Plan, PlanStatus
+from planner.specs import Dtype, Precision
+from planner.standing import Standing, standing_plans
+
+_FORMATS = {
+    "bfloat16": Dtype.BF16,
+    "float16": Dtype.FP16,
+    "half": Dtype.FP16,
+    "fp8": Dtype.FP8,
+    "fp8_e4m3": Dtype.FP8,
+}
+
+
+def vllm_plan(folder: Path) -> Plan:
+    """The plan of a folder. Where scripts were changed, their groups are as the scripts have them.
+
+    Memory and KV cache of changed groups are computed anew; what was predicted is that of the plan before,
+    and marked so.
+
+    Raises
+    ------
+    SpecError
+        The folder has not all that emit writes, or its plan is another one.
+    """
+    manifest = read_manifest(folder)
+    plan = load_plan(folder / "plan.yaml")
+    if plan_id(plan) != manifest.plan:
+        rule = f"is not the plan {manifest.plan} that the files were written for"
+        raise SpecError(f"{folder / 'plan.yaml'}: {rule} (use it by itself, or emit it again)")
+    flags, scripts = vllm_flags(manifest), read_scripts(folder, manifest)
+    standings = {name: s for s in standing_plans(plan, folder, str(folder)) for name in s.names}
+    groups = {group.name: group for group in plan.groups}
+    for entry in manifest.groups:
+        if entry.planned_name not in groups or entry.name not in scripts:
+            raise SpecError(f"{folder}: group {entry.name} has no script, or is not in the plan")
+        script = scripts[entry.name]
+        engine = engine_of_script(entry.name, script)
+        planned = groups[entry.planned_name]
+        standing = standings[entry.planned_name]
+        groups[entry.planned_name] = _read_group(planned, engine, len(script.cases), entry, standing, flags)
+    changed = [name for name, group in groups.items() if group not in plan.groups]
+    return plan if not changed else _with_groups(plan, groups, changed)
+
+
+def _read_group(
+    planned: Group, engine: ReadEngine, replicas: int, entry: GroupEntry, standing: Standing, flags: FlagList
+) -> Group:
+    layout = layout_of(engine, flags)
+    if layout is None:
+        raise SpecError(f"{engine.file}: the sizes of its engines cannot be read")
+    kept = planned.parallelism == layout
+    ranks = _number(engine, flags, "--max-num-seqs")
+    sequences = ranks * layout.dp
+    if kept and ranks == math.ceil(planned.max_num_seqs / layout.dp):
+        sequences = planned.max_num_seqs
+    read = replace(
+        planned,
+        replicas=replicas,
+        parallelism=layout,
+        precision=_precision(planned, engine, standing, flags),
+        max_num_seqs=sequences,
+        max_num_batched_tokens=_number(engine, flags, "--max-num-batched-tokens"),
+        max_model_len=_number(engine, flags, "--max-model-len"),
+    )
+    if read == planned:
+        return planned
+    return _costed(_in_memory(read, entry, standing), planned)
+
+
+def _number(engine: ReadEngine, flags: FlagList, name: str) -> int:
+    text = engine.value(flags, name)
+    if not text.isdecimal() or not int(text):
+        raise SpecError(f"{engine.file}: {name} must be a whole number, got {text or 'nothing'!r}")
+    return int(text)
+
+
+def _precision(planned: Group, engine: ReadEngine, standing: Standing, flags: FlagList) -> Precision:
+    """Formats as the flags have them; what no flag says is as planned."""
+    kv_cache = _FORMATS.get(engine.value(flags, "--kv-cache-dtype"), planned.precision.kv_cache)
+    service = standing.fleet.service
+    own = Precision.of(service.model).weights
+    made = engine.value(flags, "--quantization")
+    weights = _FORMATS.get(made, planned.precision.weights)
+    loads_own = engine.model(flags) == service.model.name
+    if not made and loads_own and planned.precision.weights is not own:
+        weights = own
+    return replace(planned.precision, weights=weights, kv_cache=kv_cache)
+
+
+def _in_memory(group: Group, entry: GroupEntry, standing: Standing) -> Group:
+    """With the memory that its engines have now."""
+    at = standing.names.index(entry.planned_name)
+    service, engine = standing.fleet.service, standing.fleet.engine
+    gpu = standing.fleet.groups[at].item.gpu
+    precision = Precision.of(service.model, group.precision.weights, group.precision.kv_cache)
+    ranks = math.ceil(group.max_num_seqs / group.parallelism.dp)
+    budgets = memory_budgets(
+        service.model, precision, engine, gpu, group.parallelism, group.max_num_batched_tokens, ranks,
+        service.speculation,
+    )  # fmt: skip
+    tokens = kv_capacity(service.model, precision, engine, group.parallelism, budgets)
+    return replace(group, memory=tightest(budgets), kv_capacity=max(tokens, 0))
+
+
+def _costed(group: Group, planned: Group) -> Group:
+    """Cost by GPUs, capacity by replicas."""
+    cost = None if planned.cost is None else planned.cost / planned.num_gpus * group.num_gpus
+    capacity = planned.capacity / planned.replicas * group.replicas
+    return replace(group, cost=cost, capacity=capacity)
+
+
+def _with_groups(plan: Plan, groups: Mapping[str, Group], changed: list[str]) -> Plan:
+    """The plan with changed groups: nothing of it is proven or simulated any more."""
+    before = {group.name: group for group in plan.groups}
+    costs = [(groups[name].cost, before[name].cost) for name in changed]
+    more = sum(new - old for new, old in costs if new is not None and old is not None)
+    nodes = []
+    for use in plan.nodes:
+        place = (use.gpu, use.zone, use.price_class)
+        used = sum(g.num_gpus for g in groups.values() if (g.gpu, g.zone, g.price_class) == place)
+        nodes.append(replace(use, gpus_used=used, gpus_paid=max(use.gpus_paid, used)))
+    note = f"changed since it was planned: {', '.join(changed)}; predictions are those from before"
+    return replace(
+        plan,
+        status=PlanStatus.FEASIBLE,
+        gap=math.inf,
+        groups=tuple(groups[group.name] for group in plan.groups),
+        nodes=tuple(nodes),
+        cost=None if plan.cost is None else plan.cost + more,
+        verification=None,
+        notes=(*plan.notes, note),
+    )
