@@ -72,6 +72,7 @@ LATE_IMPORTS = {
     ("planner.cli.compare", "planner.report.compare"): "rich, only where tables are printed",
     ("planner.cli.explain", "planner.report.whatif"): "rich, only where tables are printed",
     ("planner.cli.look_up", "planner.report.terminal"): "rich, only where tables are printed",
+    ("planner.cli.judge", "planner.report.judgement"): "rich, only where tables are printed",
     ("planner.cli.memory", "planner.report.terminal"): "rich, only where tables are printed",
     ("planner.cli.output", "shutil"): "only a terminal is asked for its size",
     ("planner.cli.money", "planner.report.money"): "rich, only where tables are printed",

@@ -27,6 +27,7 @@ _COMMANDS = {
     "emit": ("planner.cli.emit", "Files that start the pools of a plan, for vLLM."),
     "check": ("planner.cli.check", "Proof that emitted files are well formed, without a GPU."),
     "import": ("planner.cli.import_plan", "Emitted files, back as a plan."),
+    "judge": ("planner.cli.judge", "A load test against the plan: SLOs, predictions, what to measure."),
     "explain": ("planner.cli.explain", "Why this plan: what binds, what more is worth, why other GPUs lost."),
     "robustness": ("planner.cli.robustness", "What worse times cost, and when the plan's fleet breaks."),
     "pareto": ("planner.cli.pareto", "Cost against a latency limit, or against confidence."),

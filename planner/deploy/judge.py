@@ -1,0 +1,307 @@
+"""A load test against the plan: which SLOs hold, which predictions are off, and what to measure again."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from planner.documents.files import file_error, read_text
+from planner.documents.names import did_you_mean
+from planner.errors import SpecError
+from planner.plan import Group, Plan, PredictedLatency, ServicePrediction
+from planner.specs import Metric, Phase, SloTarget, Statistic, Workload
+from planner.units import MILLI
+
+_KEYS = {Metric.TTFT: "ttft", Metric.TPOT: "tpot", Metric.E2E: "e2el"}
+_CLOSE = 0.1
+"""Relative difference of loads, and of predictions, that counts as none. [1]"""
+_KEPT_UP = 0.95
+"""Share of the offered rate that an unsaturated fleet serves; the last requests of a test end late. [1]"""
+_TAIL = 1.3
+"""How much more a tail may be off than its median before the wait is at fault. [1]"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """What ``vllm bench serve --save-result`` wrote.
+
+    Attributes
+    ----------
+    latencies : mapping
+        By latency and statistic. [s]
+    request_rate : float or None
+        Offered; None: all at once. [req/s]
+    throughput : float
+        Served. [req/s]
+    prompt, output : float
+        Mean tokens of a request.
+    """
+
+    latencies: Mapping[tuple[Metric, Statistic], float]
+    request_rate: float | None
+    throughput: float
+    completed: int
+    failed: int
+    prompt: float
+    output: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SloVerdict:
+    """One bound against what was measured; None: it was not measured. [s]"""
+
+    target: SloTarget
+    measured: float | None
+
+    @property
+    def passed(self) -> bool | None:
+        return None if self.measured is None else self.measured <= self.target.limit
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PredictionVerdict:
+    """One predicted statistic, with its 80 % interval, against what was measured. [s]"""
+
+    metric: Metric
+    statistic: Statistic
+    measured: float
+    expected: float
+    low: float
+    high: float
+
+    @property
+    def ratio(self) -> float:
+        """Measured over expected. [1]"""
+        return self.measured / self.expected if self.expected > 0 else math.inf
+
+    @property
+    def within(self) -> bool:
+        return self.low <= self.measured <= self.high
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judgement:
+    """The verdict on a plan.
+
+    Attributes
+    ----------
+    unlike : tuple of str
+        How the test's load is not the plan's: predictions are then of something else.
+    failures : tuple of str
+        What fails beside SLOs: failed requests, a rate that was not kept up with.
+    advice : tuple of str
+        What to measure or correct.
+    """
+
+    service: str
+    slo: tuple[SloVerdict, ...]
+    predictions: tuple[PredictionVerdict, ...]
+    unlike: tuple[str, ...]
+    failures: tuple[str, ...]
+    advice: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Every SLO was measured and holds, and nothing else failed."""
+        return all(verdict.passed for verdict in self.slo) and not self.failures
+
+
+# --------------------------------------------------------------------------------------------
+# Reading
+
+
+def read_results(path: Path) -> Measured:
+    """Results of a load test.
+
+    Raises
+    ------
+    SpecError
+        It is no result of ``vllm bench serve``, or of no request.
+    """
+    try:
+        data = json.loads(read_text(path))
+    except ValueError as error:
+        if isinstance(error, SpecError):
+            raise
+        raise file_error(path, f"is not valid JSON: {error}") from None
+    if not isinstance(data, dict) or "total_input_tokens" not in data:
+        hint = "vllm bench serve --save-result writes one"
+        raise file_error(path, "is no result of a load test: it has no total_input_tokens", hint)
+    completed = int(_number(path, data, "completed"))
+    if completed < 1:
+        raise file_error(path, "no request was completed")
+    return Measured(
+        latencies=dict(_latencies(path, data)),
+        request_rate=_rate(path, data),
+        throughput=_number(path, data, "request_throughput"),
+        completed=completed,
+        failed=int(_number(path, data, "failed")) if "failed" in data else 0,
+        prompt=_number(path, data, "total_input_tokens") / completed,
+        output=_number(path, data, "total_output_tokens") / completed,
+    )
+
+
+def _number(path: Path, data: Mapping[str, Any], key: str) -> float:
+    value = data.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise file_error(path, f"{key} must be a number >= 0, got {value!r}")
+    return float(value)
+
+
+def _rate(path: Path, data: Mapping[str, Any]) -> float | None:
+    """The offered rate; the tool writes "inf" where all requests came at once."""
+    return (
+        None if data.get("request_rate") in (None, "inf", math.inf) else _number(path, data, "request_rate")
+    )
+
+
+def _latencies(path: Path, data: Mapping[str, Any]) -> Iterator[tuple[tuple[Metric, Statistic], float]]:
+    for metric, name in _KEYS.items():
+        for statistic in Statistic:
+            keys = [f"{statistic}_{name}_ms", *([f"median_{name}_ms"] if statistic is Statistic.P50 else [])]
+            key = next((k for k in keys if k in data), None)
+            if key is not None:
+                yield (metric, statistic), _number(path, data, key) * MILLI
+
+
+# --------------------------------------------------------------------------------------------
+# Judging
+
+
+def prediction_of(plan: Plan, service: str | None) -> ServicePrediction:
+    """The service that a load test is of.
+
+    Raises
+    ------
+    SpecError
+        There is no such service, or several and none is named.
+    """
+    names = [prediction.service for prediction in plan.predictions]
+    if service is None and len(names) == 1:
+        return plan.predictions[0]
+    if service is None:
+        raise SpecError(
+            f"the plan has {len(names)} services, of which one has to be named: {'; '.join(names)}"
+        )
+    if service not in names:
+        hint = did_you_mean(service, names) or f"there is: {'; '.join(names)}"
+        raise SpecError(f"there is no service {service!r} ({hint})")
+    return plan.predictions[names.index(service)]
+
+
+def judge(measured: Measured, prediction: ServicePrediction, workload: Workload, plan: Plan) -> Judgement:
+    """A load test against what the plan predicts for a service with this workload."""
+    slo = tuple(
+        SloVerdict(target=target, measured=measured.latencies.get((target.metric, target.statistic)))
+        for target in prediction.slo
+    )
+    predictions = tuple(_compared(measured, prediction))
+    unlike = tuple(_unlike(measured, prediction, workload))
+    failures = tuple(_failures(measured))
+    groups = tuple(group for group in plan.groups if prediction.service.startswith(group.service))
+    return Judgement(
+        service=prediction.service,
+        slo=slo,
+        predictions=predictions,
+        unlike=unlike,
+        failures=failures,
+        advice=tuple(_advice(slo, predictions, unlike, failures, groups, workload)),
+    )
+
+
+def _compared(measured: Measured, prediction: ServicePrediction) -> Iterator[PredictionVerdict]:
+    latencies: tuple[PredictedLatency, ...] = (prediction.ttft, prediction.tpot)
+    for latency in latencies:
+        for statistic in Statistic:
+            found = measured.latencies.get((latency.metric, statistic))
+            if found is not None:
+                yield PredictionVerdict(
+                    metric=latency.metric,
+                    statistic=statistic,
+                    measured=found,
+                    expected=getattr(latency.expected, statistic),
+                    low=getattr(latency.low, statistic),
+                    high=getattr(latency.high, statistic),
+                )
+
+
+def _unlike(measured: Measured, prediction: ServicePrediction, workload: Workload) -> Iterator[str]:
+    """What of the test's load is not the plan's."""
+    lengths = workload.lengths
+    pairs = (
+        ("prompts", measured.prompt, lengths.isl.mean, "tokens"),
+        ("answers", measured.output, lengths.osl.mean, "tokens"),
+        ("the offered rate", measured.request_rate, prediction.request_rate, "req/s"),
+    )
+    for name, found, planned, unit in pairs:
+        if found is None:
+            yield f"all requests came at once; the plan is for {planned:.4g} {unit}"
+        elif abs(found - planned) > _CLOSE * planned:
+            yield f"{name}: {found:.4g} {unit} in the test, {planned:.4g} in the plan"
+
+
+def _failures(measured: Measured) -> Iterator[str]:
+    if measured.failed:
+        yield f"{measured.failed:,} of {measured.failed + measured.completed:,} requests failed"
+    offered = measured.request_rate
+    if offered is not None and measured.throughput < _KEPT_UP * offered:
+        served = f"{measured.throughput:.4g} of {offered:.4g} req/s"
+        yield f"served {served}: the fleet, or the client, does not keep up"
+
+
+def _advice(
+    slo: tuple[SloVerdict, ...],
+    predictions: tuple[PredictionVerdict, ...],
+    unlike: tuple[str, ...],
+    failures: tuple[str, ...],
+    groups: tuple[Group, ...],
+    workload: Workload,
+) -> Iterator[str]:
+    if any(verdict.passed is None for verdict in slo):
+        yield "not every SLO was measured: run the load test with --metric-percentiles 50,90,95,99"
+    if unlike:
+        yield "the test was of another load: predictions cannot be judged; run the plan's load-test script"
+        return
+    if any("keep up" in failure for failure in failures):
+        yield "queues grew: look at latencies at a lower rate first, then at which engines are busy"
+    off = {(v.metric, v.statistic): v for v in predictions if not v.within and abs(v.ratio - 1) > _CLOSE}
+    tpot = _typical(off, Metric.TPOT)
+    ttft = _typical(off, Metric.TTFT)
+    tail = off.get((Metric.TTFT, Statistic.P99))
+    if tpot is not None:
+        yield f"decode steps take {tpot.ratio:.2f} times what is predicted: {_point(groups, workload)}"
+    if ttft is not None and tpot is not None and abs(ttft.ratio / tpot.ratio - 1) <= _CLOSE:
+        yield f"TTFT is off by the same factor, {ttft.ratio:.2f}: the point corrects both"
+    elif ttft is not None:
+        yield (
+            f"prompts take {ttft.ratio:.2f} times what is predicted, at the median: compare one prefill "
+            "engine alone (planner predict --concurrency 1), then the transfer of KV caches and the network"
+        )
+    elif tail is not None and tail.ratio > _TAIL:
+        yield (
+            f"only the tail of TTFT is off, {tail.ratio:.2f} times: waits, not kernels; look at the router's "
+            "policy, bursts (workload: arrivals) and engines that get more than their share"
+        )
+
+
+def _typical(
+    off: Mapping[tuple[Metric, Statistic], PredictionVerdict], metric: Metric
+) -> PredictionVerdict | None:
+    """The verdict that says most of kernels: on the median, else the mean."""
+    return off.get((metric, Statistic.P50)) or off.get((metric, Statistic.MEAN))
+
+
+def _point(groups: tuple[Group, ...], workload: Workload) -> str:
+    """How to measure what corrects predictions of a model on an engine."""
+    decode = [group for group in groups if group.phase is not Phase.PREFILL]
+    batch = max(round(decode[0].mean_batch), 1) if decode else 1
+    isl, osl = round(workload.lengths.isl.mean), round(workload.lengths.osl.mean)
+    how = f"vllm bench serve --max-concurrency {batch}, {isl} and {osl} tokens"
+    return (
+        f"measure one engine in a closed loop ({how}) "
+        "and give it as measured: in the scenario, then solve again"
+    )
