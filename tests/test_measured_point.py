@@ -55,7 +55,7 @@ def test_solved_factor():
     assert solved_factor(lambda f: 0.010 * f, 1e-6) == pytest.approx(0.25)
 
 
-@pytest.mark.parametrize("of_predicted", [0.7, 0.93, 1.0, 1.2, 1.7])
+@pytest.mark.parametrize("of_predicted", [0.77, 0.93, 1.0, 1.2, 1.7])
 def test_the_point_is_predicted_as_measured(of_predicted):
     plain = predict(configuration(), Load(**LOAD))
     found = point(of_predicted * plain.tpot)
