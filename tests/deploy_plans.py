@@ -44,8 +44,48 @@ SCENARIOS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """By what is special about the plan."""
 
+OTHERS: dict[str, dict[str, Any]] = {
+    "sparse-latents": _LLAMA
+    | {
+        "model": "deepseek-ai/DeepSeek-V3.2",
+        "precision": {"kv_cache": "fp8"},
+        "fleet": [_gpu("h200-sxm", 4.0)],
+    },
+    "states": _LLAMA
+    | {
+        "model": "Qwen/Qwen3-Next-80B-A3B-Instruct",
+        "precision": {},
+        "fleet": [_gpu("h100-sxm", 3.0)],
+        "options": {"routing": "power_of_two", "colocated": "forbidden", "allowed_tp": [4]},
+    },
+    "sinks": _LLAMA
+    | {"model": "openai/gpt-oss-120b", "precision": {}, "fleet": [_gpu("a100-80gb-sxm", 1.5)]},
+    "amd": _LLAMA | {"fleet": [_gpu("mi300x", 4.0)]},
+    "another-checkpoint": _LLAMA
+    | {"precision": {"weights": "int4", "kv_cache": "bf16"}, "fleet": [_gpu("h100-sxm", 3.0)]},
+    "draft": _LLAMA
+    | {
+        "fleet": [_gpu("h100-sxm", 3.0)],
+        "speculative": {"draft_tokens": 3, "accepted_tokens": 1.5, "draft_weights_gb": 1, "draft_cost": 0.1},
+    },
+    "two-services": {
+        "models": [
+            {
+                "name": name,
+                "model": f"meta-llama/Llama-3.1-{size}-Instruct",
+                **{key: _LLAMA[key] for key in ("precision", "workload", "slo")},
+            }
+            for name, size in (("large", "70B"), ("small", "8B"))
+        ],
+        "fleet": [_gpu("h100-sxm", 3.0)],
+        "options": _LLAMA["options"],
+    },
+    "zone": _LLAMA | {"fleet": [_gpu("h100-sxm", 3.0, zone="eu-1")]},
+}
+"""What else has rules of its own."""
+
 
 @cache
 def plan_of(kind: str) -> Plan:
-    loaded = scenario_from_text(json.dumps(SCENARIOS[kind]))
+    loaded = scenario_from_text(json.dumps((SCENARIOS | OTHERS)[kind]))
     return solve(loaded, SolveOptions(verify=False, alternatives=False))

@@ -91,7 +91,7 @@ def test_what_nobody_gave_is_a_placeholder():
     made = deployment(plan_of("one-group-per-pool"))
     assert all(host.address == f"{PLACEHOLDER}host-{host.name}" for host in made.hosts)
     assert made.fronts[0].router.address.startswith(PLACEHOLDER)
-    assert made.model_cache.startswith(PLACEHOLDER)
+    assert made.model_cache == f"/{PLACEHOLDER}model-cache"
 
 
 def test_a_site_fills_them(tmp_path):

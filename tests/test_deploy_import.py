@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Runner
-from deploy_plans import SCENARIOS, plan_of
+from deploy_plans import OTHERS, SCENARIOS, plan_of
 from deploy_tools import emit_folder
 
 from planner.documents.plan import load_plan
@@ -43,6 +43,15 @@ def test_emit_import_emit_is_the_identity(planner: Runner, tmp_path: Path, kind:
     again = tmp_path / "again"
     assert planner("emit", path, "--target", "vllm", "-o", again, "--site", tmp_path / "site.yaml").code == 0
     assert contents(again) == contents(folder)
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_of_other_plans_only_settings_are_missing(planner: Runner, tmp_path: Path, kind: str):
+    folder = emit_folder(planner, tmp_path, kind, site="")
+    found = planner("check", folder).out.splitlines()
+    assert found
+    assert [line for line in found if "is a placeholder" not in line] == []
+    assert imported(planner, folder).read_bytes() == (tmp_path / f"{kind}.yaml").read_bytes()
 
 
 def test_what_was_imported_can_be_simulated(planner: Runner, tmp_path: Path):

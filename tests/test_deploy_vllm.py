@@ -143,6 +143,34 @@ def test_what_a_plan_decided_stands_in_the_script(emitted):
     assert "VLLM_KV_CACHE_LAYOUT=HND" in script
 
 
+def test_what_other_models_need(emitted):
+    sparse = dict(commands(emitted("sparse-latents", "a", "")))
+    flags = flags_of(next(words for name, words in sparse.items() if name.startswith("prefill")))
+    assert flags["--attention-backend"] == "FLASHMLA_SPARSE"
+    assert (flags["--kv-cache-dtype"], flags["--block-size"]) == ("fp8_ds_mla", "64")
+    states = next((emitted("states", "b", "") / "groups").glob("decode-*")).read_text(encoding="utf-8")
+    assert "VLLM_SSM_CONV_STATE_LAYOUT=DS" in states
+    assert "--no-disable-hybrid-kv-cache-manager" in states
+    assert "--no-enable-prefix-caching" in states
+    amd = emitted("amd", "c", "")
+    assert "HIP_VISIBLE_DEVICES" in next((amd / "groups").iterdir()).read_text(encoding="utf-8")
+    assert "/dev/kfd" in next((amd / "hosts").iterdir()).read_text(encoding="utf-8")
+    assert "SET-ME-image" in (amd / "manifest.yaml").read_text(encoding="utf-8")
+    draft = "draft: {method: eagle3, num_speculative_tokens: 3, model: some/draft}"
+    speculative = next((emitted("draft", "d", f"{SITE}\n{draft}") / "groups").glob("prefill-*"))
+    assert '"num_speculative_tokens": 3' in speculative.read_text(encoding="utf-8")
+
+
+def test_services_have_routers_of_their_own(emitted):
+    folder = emitted("two-services")
+    names = {path.name for path in folder.iterdir()}
+    assert {"router-large.sh", "router-small.sh", "smoke-check-large.sh", "load-test-small.sh"} <= names
+    ports = [flags_of(words)["--port"] for _, words in commands(folder) if words[0] == "vllm-router"]
+    assert set(ports) == {"8000", "8001"}
+    by_model = Counter(words[2] for _, words in commands(folder) if words[:2] == ["vllm", "serve"])
+    assert set(by_model) == {"meta-llama/Llama-3.1-70B-Instruct", "meta-llama/Llama-3.1-8B-Instruct"}
+
+
 def test_same_plan_same_bytes(emitted):
     first, second = emitted("different-tp", "a"), emitted("different-tp", "b")
     names = sorted(path.relative_to(first) for path in first.rglob("*") if path.is_file())

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
+from planner import catalog
 from planner.deploy.attention import Pinned, block_size_of, pinned_backend
 from planner.deploy.description import (
     PLACEHOLDER,
@@ -35,6 +36,7 @@ from planner.fleet import Deployed
 from planner.plan import Plan
 from planner.specs import (
     Dtype,
+    Engine,
     Metric,
     Model,
     Phase,
@@ -183,8 +185,9 @@ def _model(standing: Standing, site: SiteDocument) -> str:
     own = Precision.of(service.model).weights
     made = engine.load_time_dtypes if own.is_16_bit else ()
     formats = {_precision(service, group).weights for group in standing.fleet.groups}
-    if any(weights is not own and weights not in made for weights in formats):
-        return f"{PLACEHOLDER}models-{dns_name(service.name)}"  # another checkpoint, which nobody named
+    other = any(weights is not own and weights not in made for weights in formats)
+    if other or catalog.names_file("model", service.model.name):  # a checkpoint that nobody named
+        return f"{PLACEHOLDER}models-{dns_name(service.name)}"
     return safe_text("model", service.model.name)
 
 
@@ -298,7 +301,7 @@ def _groups(
                 weights=precision.weights,
                 kv_cache=precision.kv_cache,
                 activations=activations,
-                quantize=_quantized_at_load(service, precision, site),
+                quantize=_quantized_at_load(service, precision, engine, site),
                 block_size=pinned[i].block_size,
                 prefix_caching=not has_state or service.workload.prefix_hit_rate > 0,
                 attention_backend=pinned[i].name,
@@ -328,9 +331,11 @@ def _transfer(role: Phase, connector: str) -> Transfer | None:
     return Transfer(connector=connector, side=side)
 
 
-def _quantized_at_load(service: Service, precision: Precision, site: SiteDocument) -> bool:
+def _quantized_at_load(service: Service, precision: Precision, engine: Engine, site: SiteDocument) -> bool:
     """Whether the engine makes the weights' format; a checkpoint that the site names has it already."""
-    return precision.weights is not Precision.of(service.model).weights and service.name not in site.models
+    own = Precision.of(service.model).weights
+    makes = own.is_16_bit and precision.weights in engine.load_time_dtypes
+    return precision.weights is not own and makes and service.name not in site.models
 
 
 def _has_state(model: Model) -> bool:

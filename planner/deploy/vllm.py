@@ -19,12 +19,15 @@ from planner.deploy.manifest import manifest_text, suffixes
 from planner.deploy.readme import readme_text
 from planner.deploy.vllm_checks import load_test_text, smoke_text
 from planner.documents.yaml_text import dump_yaml
+from planner.errors import SpecError
 from planner.specs import Dtype, Phase
 
 ROLES = {TransferSide.SENDS: "kv_producer", TransferSide.RECEIVES: "kv_consumer"}
 ROUTER_CONNECTORS = {"NixlConnector": "nixl", "MooncakeConnector": "mooncake", "MoRIIOConnector": "moriio"}
 
-_FORMATS = {Dtype.BF16: "bfloat16", Dtype.FP16: "float16", Dtype.FP8: "fp8"}
+FORMATS = {Dtype.BF16: "bfloat16", Dtype.FP16: "float16", Dtype.FP8: "fp8"}
+FP8_LATENTS = "fp8_ds_mla"
+_FP8_LATENT_BACKENDS = ("FLASHMLA_SPARSE",)
 _VARIABLES = ('"$address"', '"$side_port"')
 _VISIBLE = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES"}
 
@@ -65,15 +68,17 @@ def engine_arguments(front: Front, group: EngineGroup) -> Iterator[tuple[str, st
     yield "--max-num-batched-tokens", str(group.max_num_batched_tokens)
     yield "--max-model-len", str(group.max_model_len)
     yield "--gpu-memory-utilization", f"{group.memory_fraction:g}"
-    yield "--dtype", _FORMATS[group.activations]
+    yield "--dtype", FORMATS[group.activations]
     if group.quantize:
-        yield "--quantization", _FORMATS[group.weights]
-    yield "--kv-cache-dtype", _FORMATS[group.kv_cache]
+        yield "--quantization", FORMATS[group.weights]
+    yield "--kv-cache-dtype", kv_cache_name(group)
     yield "--block-size", str(group.block_size)
     yield "--enable-prefix-caching" if group.prefix_caching else "--no-enable-prefix-caching", None
     yield "--attention-backend", group.attention_backend
     if front.draft:
         yield "--speculative-config", front.draft
+    if group.transfer is not None and group.has_state:
+        yield "--no-disable-hybrid-kv-cache-manager", None  # off by default beside a connector
     if group.transfer is not None:
         config = {
             "kv_connector": group.transfer.connector,
@@ -81,6 +86,21 @@ def engine_arguments(front: Front, group: EngineGroup) -> Iterator[tuple[str, st
             "kv_load_failure_policy": "fail",
         }
         yield "--kv-transfer-config", json.dumps(config, separators=(",", ":"))
+
+
+def kv_cache_name(group: EngineGroup) -> str:
+    """What vLLM calls the format of a group's KV cache.
+
+    Raises
+    ------
+    SpecError
+        It has no such format.
+    """
+    if group.kv_cache not in FORMATS:
+        known = ", ".join(FORMATS)
+        raise SpecError(f"group {group.planned_name}: no KV cache in {group.kv_cache} (known: {known})")
+    own = group.kv_cache is Dtype.FP8 and group.attention_backend in _FP8_LATENT_BACKENDS
+    return FP8_LATENTS if own else FORMATS[group.kv_cache]
 
 
 def place_arguments(group: EngineGroup, port: str, rpc_port: str) -> Iterator[tuple[str, str]]:

@@ -31,6 +31,7 @@ _FORMATS = {
     "half": Dtype.FP16,
     "fp8": Dtype.FP8,
     "fp8_e4m3": Dtype.FP8,
+    "fp8_ds_mla": Dtype.FP8,
 }
 
 
