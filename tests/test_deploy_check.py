@@ -145,6 +145,7 @@ def test_missing_files_are_found(planner: Runner, tmp_path: Path, name: str):
         (lambda text: text.replace("target: vllm", "target: nomad"), "unknown target 'nomad'"),
         (lambda text: text.replace("hosts:", "guests:"), "is not a manifest"),
         (lambda text: text.replace("role: colocated", "role: boss"), "is not a manifest"),
+        (lambda text: text.replace("- README.md", "- ../plan.yaml"), "lies outside of the folder"),
         (lambda text: "", "empty"),
     ],
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from planner.errors import PlannerError, Problem, SpecError
+
 _LONGEST = 120
 
 
@@ -22,3 +24,22 @@ class Finding:
         value = f", got {shown!r}" if self.value else ""
         hint = f" ({self.suggestion})" if self.suggestion else ""
         return f"{self.file}:{self.line}: {self.rule}{value}{hint}"
+
+
+def of_problem(file: str, problem: Problem) -> Finding:
+    """A problem of a file as a finding."""
+    key = f"{problem.key}: " if problem.key else ""
+    return Finding(
+        file=file,
+        line=problem.line,
+        rule=key + problem.rule,
+        value=problem.value,
+        suggestion=problem.suggestion,
+    )
+
+
+def of_error(file: str, error: PlannerError) -> list[Finding]:
+    """All problems of an error, or the error itself."""
+    if isinstance(error, SpecError) and error.problems:
+        return [of_problem(file, problem) for problem in error.problems]
+    return [Finding(file=file, line=0, rule=" ".join(str(error).split()))]

@@ -17,7 +17,7 @@ from planner.deploy.description import (
 )
 from planner.deploy.manifest import manifest_text, suffixes
 from planner.deploy.readme import readme_text
-from planner.deploy.vllm_checks import load_test_text, smoke_text
+from planner.deploy.vllm_probes import load_test_text, smoke_text
 from planner.documents.yaml_text import dump_yaml
 from planner.errors import SpecError
 from planner.specs import Dtype, Phase

@@ -112,6 +112,10 @@ def read_manifest(folder: Path) -> Manifest:
             for service in raw["services"]
             for group in service["groups"]
         )
+        files = tuple(str(name) for name in raw["files"])
+        named = [*files, *(group.name for group in groups)]
+        if outside := next((name for name in named if name.startswith("/") or ".." in name), None):
+            raise ValueError(f"{outside} lies outside of the folder")
         return Manifest(
             engine=str(raw["engine"]["name"]),
             version=str(raw["engine"]["version"]),
@@ -121,7 +125,7 @@ def read_manifest(folder: Path) -> Manifest:
             addresses={str(host["name"]): str(host["address"]) for host in raw["hosts"]},
             groups=groups,
             suffixes={str(one["service"]): str(one["files_end_in"]) for one in raw["services"]},
-            files=tuple(str(name) for name in raw["files"]),
+            files=files,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise SpecError(f"{path}: is not a manifest of planner emit: {error}") from None

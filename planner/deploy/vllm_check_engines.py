@@ -1,0 +1,269 @@
+"""Engines of a folder for vLLM: command lines, connectors, GPUs, ports; scripts and compose files alike."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from planner.deploy.command_line import FlagList, command_faults
+from planner.deploy.description import PLACEHOLDER
+from planner.deploy.engine_facts import EngineFacts
+from planner.deploy.findings import Finding, of_error, of_problem
+from planner.deploy.manifest import NAME as MANIFEST
+from planner.deploy.scripts import Command, Script
+from planner.deploy.vllm_reading import (
+    SERVE,
+    GroupEntry,
+    Manifest,
+    ReadEngine,
+    compose_services,
+    engine_of_script,
+    engines_of_script,
+    layout_of,
+    transfer_config,
+)
+from planner.deploy.words import MAX_GROUP_NAME
+from planner.documents.files import read_text
+from planner.documents.names import did_you_mean, one_of
+from planner.documents.schema_base import MAX_LABEL, label_of
+from planner.documents.yaml_text import parse_tree
+from planner.errors import SpecError
+from planner.specs import Phase
+
+_ROLES = {Phase.PREFILL: ("kv_producer", "kv_both"), Phase.DECODE: ("kv_consumer", "kv_both")}
+_LOCAL = ("localhost", "127.0.0.1", "::1", "0.0.0.0", "")
+
+
+def command_findings(file: str, command: Command, flags: FlagList, positionals: int) -> Iterator[Finding]:
+    """What the tool would refuse of a command, by its lines; placeholders are told by themselves."""
+    for fault in command_faults(command.words, flags, positionals):
+        if fault.value.startswith(PLACEHOLDER):
+            continue
+        yield Finding(
+            file=file,
+            line=command.lines[fault.word],
+            rule=fault.rule,
+            value=fault.value,
+            suggestion=fault.suggestion,
+        )
+
+
+def script_findings(
+    group: GroupEntry, script: Script, flags: FlagList, facts: EngineFacts
+) -> Iterator[Finding]:
+    """What is wrong with the script of a group, and with each of its engines."""
+    engine = engine_of_script(group.name, script)
+    yield from (Finding(file=engine.file, line=line, rule=rule) for line, rule in script.unread)
+    if script.command.words[:2] != SERVE:
+        yield Finding(file=engine.file, line=engine.line, rule="runs no vllm serve")
+        return
+    yield from _engine_findings(group, engine, flags, facts)
+    for one in engines_of_script(group.name, script):
+        yield from _place_findings(group, one, flags)
+
+
+def _engine_findings(
+    group: GroupEntry, engine: ReadEngine, flags: FlagList, facts: EngineFacts
+) -> Iterator[Finding]:
+    """What holds of one command line."""
+    yield from command_findings(engine.file, engine.command, flags, positionals=1)
+    if not engine.model(flags):
+        yield Finding(file=engine.file, line=engine.line, rule="names no model")
+    given = engine.flags(flags)
+    for name in ("--tensor-parallel-size", "--kv-cache-dtype", "--block-size", "--attention-backend"):
+        if name not in given:
+            yield Finding(
+                file=engine.file, line=engine.line, rule=f"{name} is missing; the plan counts on it"
+            )
+    yield from _connector_findings(group, engine, flags)
+    backend = facts.backends.get(engine.value(flags, "--attention-backend"))
+    block = engine.value(flags, "--block-size")
+    if backend is not None and backend.block_sizes and block not in map(str, backend.block_sizes):
+        sizes = tuple(map(str, backend.block_sizes))
+        line = given["--block-size"][1] if "--block-size" in given else engine.line
+        rule = f"--block-size with {backend.name} {one_of(sizes)}"
+        yield Finding(file=engine.file, line=line, rule=rule, value=block)
+
+
+def _connector_findings(group: GroupEntry, engine: ReadEngine, flags: FlagList) -> Iterator[Finding]:
+    """Both sides of a hand-over name a connector and their role in it."""
+    given = engine.flags(flags).get("--kv-transfer-config")
+    roles = _ROLES.get(group.role)
+    if roles is None:
+        return
+    where = f"a {group.role} engine"
+    if given is None:
+        rule = f"{where} without --kv-transfer-config answers, and hands nothing over"
+        hint = f'--kv-transfer-config \'{{"kv_connector":"NixlConnector","kv_role":"{roles[0]}"}}\''
+        yield Finding(file=engine.file, line=engine.line, rule=rule, suggestion=hint)
+        return
+    values, line = given
+    config, options = transfer_config(values[0] if values else ""), flags.kv_transfer
+    assert options is not None
+    for key in config:
+        if key not in options.fields:
+            rule, hint = "--kv-transfer-config has no such field", did_you_mean(key, options.fields)
+            yield Finding(file=engine.file, line=line, rule=rule, value=key, suggestion=hint)
+    connector, role = str(config.get("kv_connector", "")), str(config.get("kv_role", ""))
+    if connector not in options.connectors:
+        hint = did_you_mean(connector, options.connectors) or f"known: {', '.join(options.connectors)}"
+        yield Finding(file=engine.file, line=line, rule="is no connector", value=connector, suggestion=hint)
+    if role not in roles:
+        rule = f"kv_role of {where} {one_of(roles)}"
+        yield Finding(file=engine.file, line=line, rule=rule, value=role, suggestion=roles[0])
+
+
+def _place_findings(group: GroupEntry, engine: ReadEngine, flags: FlagList) -> Iterator[Finding]:
+    """GPUs and ports of one engine."""
+    layout = layout_of(engine, flags)
+    gpus = engine.gpus or ()
+    if layout is not None and len(gpus) != layout.num_gpus:
+        rule = f"{group.role} engine of {layout} needs {layout.num_gpus} GPUs"
+        yield Finding(file=engine.file, line=engine.line, rule=rule, value=f"{len(gpus)} ({','.join(gpus)})")
+    port = engine.value(flags, "--port")
+    if not (port.isdecimal() and 0 < int(port) < 65_536):
+        rule = "--port must be a number up to 65535"
+        yield Finding(file=engine.file, line=engine.line, rule=rule, value=port)
+    config = transfer_config(engine.value(flags, "--kv-transfer-config"))
+    address, line = engine.environment.get("VLLM_NIXL_SIDE_CHANNEL_HOST", ("", engine.line))
+    if str(config.get("kv_connector", "")).startswith("Nixl") and address in _LOCAL:
+        rule = "VLLM_NIXL_SIDE_CHANNEL_HOST has to be an address that other hosts reach"
+        yield Finding(file=engine.file, line=line, rule=rule, value=address or "nothing")
+
+
+# --------------------------------------------------------------------------------------------
+# Compose
+
+
+def compose_findings(
+    folder: Path, manifest: Manifest, scripts: dict[str, Script], flags: FlagList, facts: EngineFacts
+) -> tuple[list[ReadEngine], list[Finding]]:
+    """Engines of all compose files, and what is wrong with these."""
+    engines: list[ReadEngine] = []
+    found: list[Finding] = []
+    groups = {group.name: group for group in manifest.groups}
+    for file in manifest.files:
+        if not (file.endswith(".compose.yaml") and (folder / file).is_file()):
+            continue
+        try:
+            tree, problems = parse_tree(read_text(folder / file), file)
+        except SpecError as error:
+            found += of_error(file, error)
+            continue
+        found += [of_problem(file, problem) for problem in problems]
+        found += _name_findings(file, 1, str(tree.get("name")), MAX_LABEL)
+        taken: dict[str, str] = {}
+        for name, engine, faults in compose_services(tree, file):
+            line = tree.line(("services", name))
+            found += [*faults, *_name_findings(file, line, name, MAX_LABEL)]
+            image = tree.get("services", name, "image")
+            found += _image_findings(file, tree.line(("services", name, "image")), str(image or ""))
+            if file.startswith("router"):
+                continue
+            if engine is None or engine.group not in groups:
+                rule = "is the service of no group of the manifest"
+                found.append(Finding(file=file, line=line, rule=rule, value=name))
+                continue
+            engines.append(engine)
+            group = groups[engine.group]
+            found += _engine_findings(group, engine, flags, facts)
+            found += _place_findings(group, engine, flags)
+            found += _same_as_script(engine, scripts, flags)
+            for gpu in engine.gpus or ():
+                if gpu in taken:
+                    rule = f"GPU is taken by {taken[gpu]} too"
+                    found.append(Finding(file=file, line=line, rule=rule, value=gpu))
+                taken[gpu] = name
+            if engine.image != manifest.image:
+                rule, hint = "all engines run one image", manifest.image
+                at = tree.line(("services", name, "image"))
+                found.append(Finding(file=file, line=at, rule=rule, value=engine.image, suggestion=hint))
+    return engines, found
+
+
+def _name_findings(file: str, line: int, name: str, limit: int) -> Iterator[Finding]:
+    if label_of(name) != name or not name or len(name) > limit:
+        rule = f"a name must be up to {limit} small letters, digits and dashes"
+        yield Finding(
+            file=file, line=line, rule=rule, value=name, suggestion=label_of(name)[:limit].strip("-")
+        )
+
+
+def _image_findings(file: str, line: int, image: str) -> Iterator[Finding]:
+    tag = image.rpartition("/")[2].partition(":")[2]
+    if image.startswith(PLACEHOLDER):
+        return  # told by itself
+    if not (tag or "@sha256:" in image):
+        yield Finding(file=file, line=line, rule="an image needs a tag", value=image or "nothing")
+    elif tag == "latest":
+        yield Finding(file=file, line=line, rule="latest names no version", value=image)
+
+
+def _same_as_script(engine: ReadEngine, scripts: dict[str, Script], flags: FlagList) -> Iterator[Finding]:
+    """Script and compose file of an engine say the same."""
+    script = scripts.get(engine.group)
+    if script is None:
+        return
+    other = next((e for e in engines_of_script(engine.group, script) if e.number == engine.number), None)
+    if other is None:
+        rule = f"groups/{engine.group}.sh has no engine of this number"
+        yield Finding(file=engine.file, line=engine.line, rule=rule, value=str(engine.number))
+        return
+    mine, theirs = engine.flags(flags), other.flags(flags)
+    for name in sorted(mine.keys() | theirs.keys()):
+        ours, line = mine.get(name, (None, engine.line))
+        said, at = theirs.get(name, (None, other.line))
+        if ours != said:
+            rule = f"{name} differs from {other.file}:{at}, which has {_words(said)}"
+            yield Finding(file=engine.file, line=line, rule=rule, value=_words(ours))
+    if engine.model(flags) != other.model(flags):
+        rule = f"the model differs from {other.file}, which has {other.model(flags)!r}"
+        yield Finding(file=engine.file, line=engine.line, rule=rule, value=engine.model(flags))
+    if engine.gpus != other.gpus:
+        rule = f"GPUs differ from {other.file}:{other.line}, which has {','.join(other.gpus or ())}"
+        yield Finding(file=engine.file, line=engine.line, rule=rule, value=",".join(engine.gpus or ()))
+    for name, (value, line) in engine.environment.items():
+        said_there = other.environment.get(name, (None, 0))[0]
+        if value != said_there and not name.endswith("_VISIBLE_DEVICES"):
+            rule = f"{name} differs from {other.file}, which has {said_there}"
+            yield Finding(file=engine.file, line=line, rule=rule, value=value)
+
+
+def _words(values: Sequence[str] | None) -> str:
+    return "nothing" if values is None else " ".join(values) or "no value"
+
+
+def counts(
+    manifest: Manifest, scripts: dict[str, Script], services: Sequence[ReadEngine]
+) -> Iterator[Finding]:
+    """As many engines as the manifest says, in scripts and in compose files."""
+    composed = Counter(engine.group for engine in services)
+    for group in manifest.groups:
+        yield from _name_findings(MANIFEST, 0, group.name, MAX_GROUP_NAME)
+        script = scripts.get(group.name)
+        for count, where in (
+            (composed[group.name], "compose files"),
+            (script and len(script.cases), "its script"),
+        ):
+            if count is not None and count != group.replicas:
+                rule = f"{group.name} has {group.replicas} engines in the manifest, not as many in {where}"
+                yield Finding(file=MANIFEST, line=0, rule=rule, value=str(count))
+
+
+def clashes(manifest: Manifest, scripts: dict[str, Script]) -> Iterator[Finding]:
+    """Ports that two engines of a host would share, as far as scripts know the host."""
+    seen: dict[tuple[str, str], str] = {}
+    for group in manifest.groups:
+        script = scripts.get(group.name)
+        for number, (variables, line) in (script.cases if script else {}).items():
+            address = variables.get("address")
+            for key in ("port", "side_port", "rpc_port"):
+                if address is None or key not in variables:
+                    continue
+                place, name = (address, variables[key]), f"{group.name}-{number}"
+                if place in seen:
+                    rule = f"{key} is taken by {seen[place]} on the same host"
+                    file = f"groups/{group.name}.sh"
+                    yield Finding(file=file, line=line, rule=rule, value=variables[key])
+                seen[place] = name

@@ -1,0 +1,202 @@
+"""What stands behind one router of a folder for vLLM: pairs of groups, the router, the load test."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from planner.deploy.command_line import FlagList, load_flags
+from planner.deploy.engine_facts import EngineFacts
+from planner.deploy.findings import Finding, of_error
+from planner.deploy.manifest import NAME as MANIFEST
+from planner.deploy.pairs import WAYS_OUT, refused_pairs
+from planner.deploy.scripts import Command, Script, read_script
+from planner.deploy.vllm_check_engines import command_findings
+from planner.deploy.vllm_reading import (
+    GroupEntry,
+    Manifest,
+    ReadEngine,
+    layout_of,
+    transfer_config,
+)
+from planner.documents.files import read_text
+from planner.documents.names import did_you_mean
+from planner.engines.legality import EndPoint
+from planner.errors import SpecError
+from planner.plan import Group, Plan
+from planner.specs import Dtype, Phase
+from planner.standing import Standing, standing_plans
+
+_ALIKE = ("--dtype", "--kv-cache-dtype", "--attention-backend", "--speculative-config")
+_FORMATS = {
+    "bfloat16": Dtype.BF16,
+    "float16": Dtype.FP16,
+    "half": Dtype.FP16,
+    "fp8": Dtype.FP8,
+    "fp8_ds_mla": Dtype.FP8,
+}
+
+
+def pair_findings(
+    plan: Plan, folder: Path, manifest: Manifest, engines: dict[str, ReadEngine], flags: FlagList
+) -> Iterator[Finding]:
+    """Every prefill group may hand over to every decode group of its service."""
+    try:
+        standings = {standing.name: standing for standing in standing_plans(plan, folder, "plan.yaml")}
+    except SpecError as error:
+        yield from of_error("plan.yaml", error)
+        return
+    planned = {group.name: group for group in plan.groups}
+    for service in manifest.suffixes:
+        groups = [g for g in manifest.groups if g.service == service and g.name in engines]
+        sides = {
+            role: [g for g in groups if g.role is role and g.planned_name in planned]
+            for role in (Phase.PREFILL, Phase.DECODE)
+        }
+        if service not in standings:
+            yield Finding(file=MANIFEST, line=0, rule="is no service of the plan", value=service)
+            continue
+        yield from _refused(standings[service], sides, engines, planned, flags)
+        yield from _unlike([engines[g.name] for side in sides.values() for g in side], flags)
+
+
+def _refused(
+    standing: Standing,
+    sides: dict[Phase, list[GroupEntry]],
+    engines: dict[str, ReadEngine],
+    planned: dict[str, Group],
+    flags: FlagList,
+) -> Iterator[Finding]:
+    vendors = {g.item.gpu.name: g.item.gpu.vendor for g in standing.fleet.groups}
+    ends: dict[Phase, list[tuple[str, EndPoint]]] = {role: [] for role in sides}
+    for role, groups in sides.items():
+        for group in groups:
+            engine, gpu = engines[group.name], planned[group.planned_name].gpu
+            layout, block = layout_of(engine, flags), engine.value(flags, "--block-size")
+            kv_cache = _FORMATS.get(engine.value(flags, "--kv-cache-dtype"), Dtype.BF16)
+            if layout is None or not block.isdecimal() or not int(block):
+                continue  # told of the command line
+            end = EndPoint(
+                parallelism=layout,
+                gpu=gpu,
+                vendor=vendors.get(gpu, ""),
+                kv_cache=kv_cache,
+                block_size=int(block),
+            )
+            ends[role].append((group.name, end))
+    model, engine_data = standing.fleet.service.model, standing.fleet.engine
+    for source, target, violation in refused_pairs(
+        ends[Phase.PREFILL], ends[Phase.DECODE], model, engine_data
+    ):
+        yield Finding(
+            file=f"groups/{target}.sh",
+            line=engines[target].line,
+            rule=f"cannot take KV caches from {source}: {violation}",
+            suggestion=WAYS_OUT[violation.rule],
+        )
+
+
+def _unlike(engines: Sequence[ReadEngine], flags: FlagList) -> Iterator[Finding]:
+    """What the engines' handshake compares is the same everywhere."""
+    for name in (*_ALIKE, "model", "connector"):
+        values = [_compared(engine, name, flags) for engine in engines]
+        if len(set(values)) <= 1:
+            continue
+        usual = Counter(values).most_common(1)[0][0]
+        for engine, value in zip(engines, values, strict=True):
+            if value != usual:
+                line = engine.flags(flags).get(name, ((), engine.line))[1]
+                rule = f"{name} differs from that of the engines that it exchanges KV caches with"
+                yield Finding(
+                    file=engine.file,
+                    line=line,
+                    rule=rule,
+                    value=value or "nothing",
+                    suggestion=usual or "leave it out",
+                )
+
+
+def _compared(engine: ReadEngine, name: str, flags: FlagList) -> str:
+    if name == "model":
+        return engine.model(flags)
+    if name == "connector":
+        return str(transfer_config(engine.value(flags, "--kv-transfer-config")).get("kv_connector", ""))
+    return engine.value(flags, name)
+
+
+# --------------------------------------------------------------------------------------------
+# Router and load test
+
+
+def front_findings(
+    folder: Path, manifest: Manifest, scripts: dict[str, Script], facts: EngineFacts
+) -> Iterator[Finding]:
+    """What is wrong with routers and load tests."""
+    router = load_flags(facts.router, manifest.router_version)
+    bench = load_flags(facts.load_test, facts.load_test_version)
+    for service, suffix in manifest.suffixes.items():
+        for file, flags, program in (
+            (f"router{suffix}.sh", router, ("vllm-router",)),
+            (f"load-test{suffix}.sh", bench, ("vllm", "bench", "serve")),
+        ):
+            if not (folder / file).is_file():
+                continue
+            script = read_script(read_text(folder / file))
+            yield from (Finding(file=file, line=line, rule=rule) for line, rule in script.unread)
+            if script.command.words[: len(program)] != program:
+                yield Finding(file=file, line=0, rule=f"runs no {' '.join(program)}")
+                continue
+            command = script.command.after(len(program))
+            yield from command_findings(file, command, flags, positionals=0)
+            if flags is router:
+                yield from _router_findings(file, command, _urls(service, manifest, scripts))
+
+
+def _urls(service: str, manifest: Manifest, scripts: dict[str, Script]) -> dict[Phase, list[str]]:
+    """URLs of the engines of each role; scripts of engines that hand nothing over know only the port."""
+    found: dict[Phase, list[str]] = {phase: [] for phase in Phase}
+    for group in manifest.groups:
+        if group.service == service and group.name in scripts:
+            for variables, _ in scripts[group.name].cases.values():
+                address, port = variables.get("address", ""), variables.get("port", "")
+                shown = f"[{address}]" if ":" in address else address
+                found[group.role].append(f"http://{shown}:{port}" if address else f":{port}")
+    return found
+
+
+def _router_findings(file: str, command: Command, urls: dict[Phase, list[str]]) -> Iterator[Finding]:
+    """The router knows every engine, in its role."""
+    words = command.words
+    disaggregated = bool(urls[Phase.PREFILL])
+    if disaggregated and "--vllm-pd-disaggregation" not in words:
+        rule = "--vllm-pd-disaggregation is missing: every engine would get whole requests"
+        yield Finding(file=file, line=command.lines[0] if command.lines else 0, rule=rule)
+    flag_of = {Phase.PREFILL: "--prefill", Phase.DECODE: "--decode", Phase.COLOCATED: "--worker-urls"}
+    for role, flag in flag_of.items():
+        given = [w for w, before in _after(words, flag) if before]
+        left = list(urls[role])
+        for url in given:
+            match = next(
+                (known for known in left if url == known or (known[0] == ":" and url.endswith(known))), None
+            )
+            if match is None:
+                line = command.lines[words.index(url)]
+                rule = f"{flag} names no {role} engine of the scripts"
+                yield Finding(file=file, line=line, rule=rule, value=url, suggestion=did_you_mean(url, left))
+            else:
+                left.remove(match)
+        for url in left:
+            line = command.lines[0] if command.lines else 0
+            yield Finding(file=file, line=line, rule=f"{flag} lacks an engine of the scripts", value=url)
+
+
+def _after(words: Sequence[str], flag: str) -> Iterator[tuple[str, bool]]:
+    """Every word, and whether it is a value of `flag`."""
+    within = False
+    for word in words:
+        if word.startswith("--"):
+            within = word == flag
+            yield word, False
+        else:
+            yield word, within
