@@ -3,7 +3,7 @@
     python -m benchmarks.replay CONVERSATION.csv CODE.csv
 
 The Azure 2023 traces (https://github.com/Azure/AzurePublicDataset, CC-BY-4.0). The first is replayed through
-the plan of examples/llama-70b-chat.yaml, as a command; the second is the workload of the same scenario, at 20
+the plan of examples/llama-70b-chat.yaml, as a command; the second is the workload of that model, at 20
 requests per second and on H100 alone, planned as Poisson, simulated, and corrected.
 """
 
