@@ -240,7 +240,7 @@ def _peer_lines(measured: str, peer: str | None) -> list[str]:
     bare = compare(measured, constants=ConstantsKind.NONE)
     card = Card()
     card.add(
-        "The same rows, where both have an answer: `--peer PEER.csv`. The other tool has constants of its own.",
+        "The same rows, where both have an answer: `--peer PEER.csv`. The other has constants of its own.",
         "",
     )
     rows = []

@@ -32,7 +32,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("latency",),
     (
         "capacity", "closed_loop",
-        "documents.engine", "documents.engine_constants", "documents.gpu_profile", "documents.model_config", "documents.catalogue",
+        "documents.engine", "documents.engine_constants", "documents.gpu_profile", "documents.model_config",
+        "documents.catalogue",
         "documents.trace_file", "documents.trace_values", "documents.traffic_preset",
     ),
     ("engines", "catalog", "prediction", "simulator"),

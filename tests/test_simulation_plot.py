@@ -128,7 +128,7 @@ def test_svg_says_what_it_shows(tmp_path, disaggregated):
     save_simulation(measure(outcome, slo), outcome, tmp_path / "page.svg")
     texts = svg_texts(tmp_path / "page.svg")
     assert {
-        "Poisson arrivals at 20 req/s", "TTFT", "TPOT", "time to first token [ms]", "p99 ≤ 1,000 ms",
+        "Poisson arrivals at 15 req/s", "TTFT", "TPOT", "time to first token [ms]", "p99 ≤ 1,000 ms",
         "p99 ≤ 50 ms", "Queue length [requests]", "Output [tokens per second]", "KV cache in use [%]",
         "Decode batch [sequences per replica]", "Busy [%]", "NIC load [%]", "time [s]",
         "3 x prefill-h100-sxm-tp2", "1 x decode", "KV caches under way", "not measured",

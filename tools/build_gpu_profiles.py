@@ -182,8 +182,8 @@ _MOE_BORROWED = {
 _MOE_LAUNCH_BOUND = {
     (system, "mxfp4"): (
         "sglang|w4a16_mxfp4",
-        "The fixed time of vLLM's table is bound by host launches: 63 us on H100 and H200 alike, half as much "
-        "again as of other formats. That of SGLang's table of the same kernels.",
+        "The fixed time of vLLM's table is bound by host launches: 63 us on H100 and H200 alike, half as "
+        "much again as of other formats. That of SGLang's table of the same kernels.",
     )
     for system in ("h100_sxm", "h200_sxm")
 }
