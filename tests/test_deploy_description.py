@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 
 import pytest
+import yaml
 from deploy_plans import SCENARIOS, plan_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from planner import catalog
 from planner.deploy.attention import pinned_backend
 from planner.deploy.build import deployment_of, plan_id, require_verified
+from planner.deploy.command_text import comment, quoted
 from planner.deploy.description import PLACEHOLDER, Deployment, TransferSide
 from planner.deploy.engine_facts import load_engine_facts
+from planner.deploy.scripts import read_script
+from planner.deploy.vllm import escaped
 from planner.deploy.words import MAX_GROUP_NAME, dns_name, host_address, safe_text
 from planner.documents.plan import dump_plan, plan_from_text
 from planner.documents.site import load_site
 from planner.documents.site_schema import SiteDocument
+from planner.documents.yaml_text import dump_yaml, parse_tree
 from planner.errors import SpecError
 from planner.plan import Group, LengthSplit, Plan, Verification
 from planner.specs import Dtype, Parallelism, Phase
@@ -133,6 +141,27 @@ def test_a_site_fills_them(tmp_path):
 def test_sites_that_contradict_the_plan_or_are_unsafe_are_refused(site, said):
     with pytest.raises(SpecError, match=said.replace("(", r"\(")):
         deployment(plan_of("one-group-per-pool"), SiteDocument.model_validate(site))
+
+
+def test_groups_of_a_pool_stand_apart_where_a_node_may_be_lost():
+    def shared(plan: Plan) -> list[str]:
+        made = deployment(plan)
+        (front,) = made.fronts
+        found = []
+        for host in made.hosts:
+            groups = {e.group for e in front.engines if e.host == host.name}
+            roles = [front.group(name).role for name in groups]
+            found += [host.name] if len(set(roles)) < len(roles) else []
+        return found
+
+    plan = plan_of("one-group-per-pool")
+    other = replace(plan.groups[0], name="more-prefill", parallelism=Parallelism(tp=2), replicas=1)
+    plan = replace(plan, groups=(*plan.groups, other))
+    assert shared(plan) == ["h100-sxm-1"]
+    options = {**plan.scenario["options"], "survive": ["node"]}
+    apart = replace(plan, scenario={**plan.scenario, "options": options})
+    assert shared(apart) == []
+    assert any("2 hosts of h100-sxm are needed, the plan pays for 1" in n for n in deployment(apart).notes)
 
 
 def test_too_few_hosts_are_refused():
@@ -258,6 +287,26 @@ def test_different_texts_have_different_names():
 def test_unsafe_texts_are_refused(text):
     with pytest.raises(SpecError, match=r"^it: "):
         safe_text("it", text)
+
+
+@given(st.text(max_size=40))
+@settings(max_examples=300, deadline=None)
+def test_any_text_is_refused_or_survives_shell_and_yaml(text):
+    try:
+        safe_text("it", text)
+    except SpecError:
+        pass
+    else:
+        assert shlex.split(f"x {quoted(text)}") == ["x", text]
+        script = read_script(f"exec vllm serve {quoted(text)} \\\n  --port 1\n")
+        assert script.command.words == ("vllm", "serve", text, "--port", "1")
+        tree, problems = parse_tree(dump_yaml(escaped({"command": [text]})), "x")
+        assert (tree.raw["command"][0].replace("$$", "$"), problems) == (text, [])
+        assert yaml.safe_load(dump_yaml({"x": text})) == {"x": text}
+    name = dns_name(text, 45)
+    assert name == dns_name(name, 45)
+    assert len(name) <= 45
+    assert "\n" not in comment(text)
 
 
 @pytest.mark.parametrize("text", ["org/Model-3.1_x", "/data/with space/m", "模型/é", "a@b:c,d=e+f"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -16,6 +16,7 @@ from planner.deploy.description import (
     Deployment,
     EngineGroup,
     Front,
+    Host,
     LoadTest,
     NodeLabel,
     RouterSettings,
@@ -110,6 +111,7 @@ def deployment_of(plan: Plan, standings: Sequence[Standing], site: SiteDocument)
     wanted = [
         Wanted(
             group=names[name],
+            service=s.name,
             role=group.phase,
             item=group.item,
             replicas=group.replicas,
@@ -118,9 +120,10 @@ def deployment_of(plan: Plan, standings: Sequence[Standing], site: SiteDocument)
         for s in standings
         for name, group in zip(s.names, s.fleet.groups, strict=True)
     ]
-    hosts, engines = place(wanted, site.hosts, site.ports)
+    survives = (plan.scenario.get("options") or {}).get("survive") or ()
+    hosts, engines = place(wanted, site.hosts, site.ports, apart="node" in survives)
     check_ports(site.ports, len(standings), max(host.gpus for host in hosts))
-    notes: list[str] = []
+    notes = [*_plan_notes(plan, hosts)]
     fronts = []
     for k, standing in enumerate(standings):
         settings, said = _router(plan, standing, facts, site, site.ports.router + k)
@@ -349,6 +352,23 @@ def _label(gpu: str, site: SiteDocument) -> NodeLabel:
     return NodeLabel(
         key=safe_text(f"node_labels: {gpu}", given.key), value=safe_text(f"node_labels: {gpu}", given.value)
     )
+
+
+def _plan_notes(plan: Plan, hosts: Sequence[Host]) -> Iterator[str]:
+    """What of a plan the files of one moment do not show."""
+    if plan.periods:
+        names = ", ".join(period.name for period in plan.periods)
+        yield (
+            f"The plan follows its traffic over {names}; these files are of its busiest period. plan.yaml has "
+            "the replicas of every period."
+        )
+    if any(group.same_node for group in plan.groups):
+        yield "KV caches take the link within the node: all engines have to stay on one host."
+    for gpu in dict.fromkeys(host.gpu for host in hosts):
+        count = sum(host.gpu == gpu for host in hosts)
+        paid = sum(use.nodes for use in plan.nodes if use.gpu == gpu)
+        if 0 < paid < count:
+            yield f"{count} hosts of {gpu} are needed, the plan pays for {paid}: replicas do not pack tighter."
 
 
 def _format_notes(standing: Standing, groups: Sequence[EngineGroup]) -> list[str]:

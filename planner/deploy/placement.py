@@ -19,9 +19,13 @@ _MOST_GPUS = 100
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wanted:
-    """Replicas to be placed: of `gpus` GPUs each, all of one host of the line `item`."""
+    """Replicas to be placed: of `gpus` GPUs each, all of one host of the line `item`.
+
+    `service` and `role` together are the pool that they belong to.
+    """
 
     group: str
+    service: str
     role: Phase
     item: FleetItem
     replicas: int
@@ -29,11 +33,16 @@ class Wanted:
 
 
 def place(
-    wanted: Sequence[Wanted], addresses: Mapping[str, Sequence[str]], ports: PortsDocument
+    wanted: Sequence[Wanted],
+    addresses: Mapping[str, Sequence[str]],
+    ports: PortsDocument,
+    *,
+    apart: bool = False,
 ) -> tuple[tuple[Host, ...], tuple[Engine, ...]]:
     """Hosts, and the engines on them: largest replicas first, each on the first host with room.
 
-    Engines come in the order of `wanted`. A host without an address has a placeholder.
+    Engines come in the order of `wanted`. A host without an address has a placeholder. `apart`: a host holds
+    replicas of one group of a pool, as plans that survive the loss of a node count on.
 
     Raises
     ------
@@ -52,6 +61,7 @@ def place(
     engines: dict[tuple[str, int], Engine] = {}
     for name, item in lines.items():
         free: list[int] = []  # first GPU of each host that no replica has
+        holds: list[dict[tuple[str, Phase], str]] = []  # by pool the group on each host, where that counts
         order = sorted(
             (-one.gpus, i, number, one)
             for i, one in enumerate(wanted)
@@ -60,9 +70,20 @@ def place(
         )
         for _, _, number, one in order:
             _require_room(one)
-            at = next((k for k, first in enumerate(free) if first + one.gpus <= item.node_size), len(free))
+            pool = (one.service, one.role)
+            at = next(
+                (
+                    k
+                    for k, first in enumerate(free)
+                    if first + one.gpus <= item.node_size
+                    and not (apart and holds[k].get(pool, one.group) != one.group)
+                ),
+                len(free),
+            )
             if at == len(free):
                 free.append(0)
+                holds.append({})
+            holds[at][pool] = one.group
             engines[one.group, number] = _engine(one, number, _host_name(name, at), free[at], ports)
             free[at] += one.gpus
         hosts += _hosts(item, len(free), addresses.get(name, ()))
