@@ -242,6 +242,29 @@ def test_strange_names_of_models_are_quoted(emitted, name):
             assert words[2] == name, file
 
 
+@pytest.mark.parametrize("name", ["a'b $(reboot)\n# x", "Größe.1", "x" * 99, "y", "-n"])
+def test_strange_names_of_groups_become_labels(planner: Runner, tmp_path: Path, name: str):
+    plan = plan_of("colocated")
+    plan = replace(plan, groups=(replace(plan.groups[0], name=name),))
+    path, folder = tmp_path / "plan.yaml", tmp_path / "out"
+    path.write_text(dump_plan(plan, reproducible=True), encoding="utf-8")
+    assert planner("emit", path, "--target", "vllm", "-o", folder).code == 0
+    found = planner("check", folder).out.splitlines()
+    assert [line for line in found if "is a placeholder" not in line] == []
+    (script,) = (folder / "groups").iterdir()
+    assert re.fullmatch(r"[a-z][a-z0-9-]{0,44}", script.stem)
+    assert planner("import", folder, "-o", tmp_path / "again.yaml").code == 0
+    assert (tmp_path / "again.yaml").read_bytes() == path.read_bytes()
+    if docker_compose() is not None:
+        for file in (folder / "hosts").iterdir():
+            text = file.read_text(encoding="utf-8").replace("/SET-ME", "/x")
+            file.write_text(text, encoding="utf-8")
+            command = [str(docker_compose()), "-f", str(file), "config", "--format", "json"]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            services = json.loads(done.stdout)["services"].values()
+            assert {service["labels"]["planner.group"].replace("$$", "$") for service in services} == {name}
+
+
 # --------------------------------------------------------------------------------------------
 # Tools
 

@@ -359,8 +359,8 @@ def _plan_notes(plan: Plan, hosts: Sequence[Host]) -> Iterator[str]:
     if plan.periods:
         names = ", ".join(period.name for period in plan.periods)
         yield (
-            f"The plan follows its traffic over {names}; these files are of its busiest period. plan.yaml has "
-            "the replicas of every period."
+            f"The plan follows its traffic over {names}; these files are of its busiest period; plan.yaml "
+            "has the replicas of every period."
         )
     if any(group.same_node for group in plan.groups):
         yield "KV caches take the link within the node: all engines have to stay on one host."
@@ -368,7 +368,7 @@ def _plan_notes(plan: Plan, hosts: Sequence[Host]) -> Iterator[str]:
         count = sum(host.gpu == gpu for host in hosts)
         paid = sum(use.nodes for use in plan.nodes if use.gpu == gpu)
         if 0 < paid < count:
-            yield f"{count} hosts of {gpu} are needed, the plan pays for {paid}: replicas do not pack tighter."
+            yield f"{count} hosts of {gpu} are needed, the plan pays for {paid}: replicas pack no tighter."
 
 
 def _format_notes(standing: Standing, groups: Sequence[EngineGroup]) -> list[str]:
