@@ -25,7 +25,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "documents.files", "documents.messages", "documents.names", "documents.schema_base",
         "documents.source", "documents.sourced", "documents.tree", "documents.yaml_text",
         "documents.trace_columns", "documents.trace_times", "documents.published_file",
-        "documents.measured_file", "documents.peer_file",
+        "documents.measured_file", "documents.measurement_table", "documents.peer_file",
     ),
     ("memory", "traffic", "experts", "latent", "program", "fleet"),
     ("operators", "buckets"),

@@ -11,13 +11,13 @@ import pytest
 
 from planner.documents.measured_file import (
     LARGEST,
-    MAX_SHOWN,
     REQUIRED,
     MeasuredFile,
     is_measured,
     measured_columns,
     read_measured,
 )
+from planner.documents.measurement_table import MAX_SHOWN
 from planner.errors import SpecError
 
 GOLDEN = Path(__file__).parent / "golden" / "measured_rows.csv"
@@ -231,7 +231,7 @@ def test_a_cell_without_an_end_is_refused(tmp_path, reader):
 
 
 def test_more_rows_than_anyone_has(tmp_path, monkeypatch):
-    monkeypatch.setattr("planner.documents.measured_file.MAX_ROWS", 2)
+    monkeypatch.setattr("planner.documents.measurement_table.MAX_ROWS", 2)
     assert problems(written(tmp_path, PLAIN, {**PLAIN, "isl": "?"}, PLAIN)) == ["has more than 2 rows"]
 
 

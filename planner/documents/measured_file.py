@@ -13,13 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from planner.documents.files import file_error, read_lines
+from planner.documents.measurement_table import Cells, column_names, read_rows
 from planner.documents.names import did_you_mean, one_of
-from planner.documents.tree import shorten
-from planner.errors import Problem, SpecError
 from planner.units import MILLI
 
-MAX_ROWS = 200_000
-MAX_SHOWN = 20  # problems of a file
 LARGEST = 1e12  # number in a cell: no count, length or time of a serving system comes near
 
 REQUIRED = ("model_path", "system", "backend", "mode", "isl", "osl", "concurrency", "tp_size")
@@ -117,26 +114,7 @@ def read_measured(path: str | Path) -> MeasuredFile:
     """
     table = csv.DictReader(read_lines(path))
     columns = _columns(path, table)
-    rows: list[MeasuredRow] = []
-    problems: list[Problem] = []
-    try:
-        for number, cells in enumerate(table):
-            if number >= MAX_ROWS:
-                raise file_error(path, f"has more than {MAX_ROWS:,} rows")
-            reader = _Cells(cells, table.line_num)
-            row = _row(reader)
-            problems += reader.problems
-            if row is not None:
-                rows.append(row)
-    except csv.Error as error:
-        raise file_error(path, f"line {table.line_num}: {error}") from None
-    if problems:
-        more = len(problems) - MAX_SHOWN
-        raised = SpecError.of_file(str(path), problems[:MAX_SHOWN])
-        raise SpecError(f"{raised}\n  - and {more} more", tuple(problems), str(path)) if more > 0 else raised
-    if not rows:
-        raise file_error(path, "has no rows")
-    return MeasuredFile(str(path), columns, tuple(rows))
+    return MeasuredFile(str(path), columns, read_rows(path, table, _Cells, _row))
 
 
 def measured_columns(path: str | Path) -> tuple[str, ...]:
@@ -155,13 +133,9 @@ def measured_columns(path: str | Path) -> tuple[str, ...]:
 
 
 def _columns(path: str | Path, table: csv.DictReader[str]) -> tuple[str, ...]:
-    try:
-        columns = tuple(name.strip() for name in table.fieldnames or ())
-    except csv.Error as error:
-        raise file_error(path, f"line 1: {error}") from None
+    columns = column_names(path, table)
     if not columns:
         raise file_error(path, "is empty" if table.fieldnames is None else "line 1: has no columns")
-    table.fieldnames = list(columns)
     twice = {name for name in columns if columns.count(name) > 1}
     if twice:
         raise file_error(path, f"line 1: column {sorted(twice)[0]!r} occurs twice")
@@ -176,37 +150,14 @@ def _columns(path: str | Path, table: csv.DictReader[str]) -> tuple[str, ...]:
     return columns
 
 
-class _Cells:
-    """Cells of one row, read by kind; collects what is wrong with them."""
-
-    def __init__(self, cells: Mapping[str, str | list[str] | None], line: int) -> None:
-        self.line = line
-        self.problems: list[Problem] = []
-        if None in cells:
-            self.problems.append(Problem(key="", rule="has more cells than the first line", line=line))
-        if any(value is None for value in cells.values()):
-            self.problems.append(Problem(key="", rule="has fewer cells than the first line", line=line))
-        self.cells = {name: str(value or "").strip() for name, value in cells.items() if name is not None}
-
-    def problem(self, name: str, rule: str, suggestion: str = "") -> None:
-        self.problems.append(
-            Problem(
-                key=name, rule=rule, value=shorten(self.text(name)), line=self.line, suggestion=suggestion
-            )
-        )
-
-    def text(self, name: str) -> str:
-        return self.cells.get(name, "")
+class _Cells(Cells):
+    """Cells of one row, read by kind."""
 
     def number(self, name: str) -> float | None:
         """A finite number above 0, or None for an empty cell."""
-        text = self.text(name)
-        if not text:
+        if not self.text(name):
             return None
-        try:
-            value = float(text.replace("_", " "))  # Python would take 1_000
-        except ValueError:
-            value = math.nan
+        value = self.parsed(name)
         if not (math.isfinite(value) and value > 0):
             self.problem(name, "must be a finite number > 0, or empty")
             return None

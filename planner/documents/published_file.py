@@ -9,21 +9,18 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from planner.documents.files import file_error, read_lines
+from planner.documents.files import read_lines
+from planner.documents.measurement_table import Cells, column_names, read_rows
 from planner.documents.names import did_you_mean, one_of
-from planner.documents.tree import shorten
 from planner.errors import Problem, SpecError
 
 COLUMNS = (
     "id", "group", "model", "gpu", "n_gpus", "parallelism", "disagg", "framework", "precision", "isl", "osl",
     "load_kind", "load_value", "metric", "value", "unit", "convention", "source", "date", "status", "notes",
 )  # fmt: skip
-MAX_ROWS = 200_000
-MAX_SHOWN = 20  # problems of a file
 MODES = ("agg", "disagg")
 
 _MARK = ("load_kind", "load_value", "metric", "value", "unit")  # only this format has all of them
@@ -107,37 +104,20 @@ def read_published(path: str | Path) -> PublishedFile:
     """
     table = csv.DictReader(read_lines(path))
     _check_columns(path, table)
-    rows: list[PublishedRow] = []
-    problems: list[Problem] = []
     lines: dict[str, int] = {}
-    try:
-        for cells in table:
-            if len(rows) >= MAX_ROWS:
-                raise file_error(path, f"has more than {MAX_ROWS:,} rows")
-            reader = _Cells(cells, table.line_num)
-            row = _row(reader)
-            first = lines.setdefault(row.id, row.line)
-            if row.id and first != row.line:
-                reader.problem("id", f"must be unique: line {first} has it too")
-            problems += reader.problems
-            rows.append(row)
-    except csv.Error as error:
-        raise file_error(path, f"line {table.line_num}: {error}") from None
-    if problems:
-        more = len(problems) - MAX_SHOWN
-        raised = SpecError.of_file(str(path), problems[:MAX_SHOWN])
-        raise SpecError(f"{raised}\n  - and {more} more", tuple(problems), str(path)) if more > 0 else raised
-    if not rows:
-        raise file_error(path, "has no rows")
-    return PublishedFile(str(path), tuple(rows))
+
+    def row_of(cells: _Cells) -> PublishedRow:
+        row = _row(cells)
+        first = lines.setdefault(row.id, row.line)
+        if row.id and first != row.line:
+            cells.problem("id", f"must be unique: line {first} has it too")
+        return row
+
+    return PublishedFile(str(path), read_rows(path, table, _Cells, row_of))
 
 
 def _check_columns(path: str | Path, table: csv.DictReader[str]) -> None:
-    try:
-        columns = [name.strip() for name in table.fieldnames or ()]
-    except csv.Error as error:
-        raise file_error(path, f"line 1: {error}") from None
-    table.fieldnames = columns
+    columns = column_names(path, table)
     problems = []
     for name in dict.fromkeys(columns):
         if columns.count(name) > 1:
@@ -153,31 +133,12 @@ def _check_columns(path: str | Path, table: csv.DictReader[str]) -> None:
         raise SpecError.of_file(str(path), problems)
 
 
-class _Cells:
-    """Cells of one row, read by kind; collects what is wrong with them."""
-
-    def __init__(self, cells: Mapping[str, str | list[str] | None], line: int) -> None:
-        self.line = line
-        self.problems: list[Problem] = []
-        if None in cells:
-            self.problems.append(Problem(key="", rule="has more cells than the first line", line=line))
-        if any(value is None for value in cells.values()):
-            self.problems.append(Problem(key="", rule="has fewer cells than the first line", line=line))
-        self.cells = {name: str(value or "").strip() for name, value in cells.items() if name is not None}
-
-    def problem(self, name: str, rule: str, suggestion: str = "") -> None:
-        shown = shorten(self.text(name))
-        self.problems.append(Problem(key=name, rule=rule, value=shown, line=self.line, suggestion=suggestion))
-
-    def text(self, name: str) -> str:
-        return self.cells.get(name, "")
+class _Cells(Cells):
+    """Cells of one row, read by kind."""
 
     def number(self, name: str, infinite: bool = False) -> float:
         """A number above 0; nan, and a problem, where there is none."""
-        try:
-            value = float(self.text(name).replace("_", " "))  # Python would take 1_000
-        except ValueError:
-            value = math.nan
+        value = self.parsed(name)
         if not value > 0 or (math.isinf(value) and not infinite):
             self.problem(name, "must be a number > 0" if infinite else "must be a finite number > 0")
             return math.nan
