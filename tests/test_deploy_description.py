@@ -217,6 +217,27 @@ def test_pairs_that_cannot_work_are_refused_with_rule_groups_and_way_out():
         deployment(pipeline)
 
 
+def test_states_are_handed_over_between_equal_layouts():
+    plan = with_group(plan_of("states"), 1, parallelism=Parallelism(tp=2, ep=2))
+    with pytest.raises(SpecError, match=r"pair\.state_tp.*one TP"):
+        deployment(plan)
+    plan = with_group(plan_of("states"), 0, parallelism=Parallelism(tp=4, pp=2, ep=4))
+    with pytest.raises(SpecError, match=r"pair\.state_pp"):
+        deployment(plan)
+
+
+def test_a_site_may_choose_the_backend():
+    site = SiteDocument.model_validate({"attention_backend": "FLASHMLA"})
+    groups = deployment(plan_of("latent-experts"), site).fronts[0].groups
+    assert {(g.attention_backend, g.block_size) for g in groups} == {("FLASHMLA", 64)}
+
+
+def test_replicas_do_not_reach_over_hosts():
+    plan = with_group(plan_of("colocated"), 0, parallelism=Parallelism(tp=8, pp=2), replicas=1)
+    with pytest.raises(SpecError, match="16 GPUs does not fit on a host of 8"):
+        deployment(plan)
+
+
 def test_plans_that_did_not_hold_are_refused():
     plan = replace(
         plan_of("colocated"), verification=Verification(passed=False, details={"failures": ["p99 TTFT"]})

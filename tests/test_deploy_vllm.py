@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import shlex
 import shutil
@@ -24,7 +25,9 @@ from deploy_plans import SCENARIOS, plan_of
 from deploy_tools import FACTS, SITE, docker_compose, emit_folder, shellcheck
 
 from planner.deploy.command_line import command_faults, load_flags
+from planner.deploy.folder import write_folder
 from planner.documents.plan import dump_plan
+from planner.errors import SpecError
 from planner.plan import Verification
 
 VLLM = load_flags("vllm", "0.33.0")
@@ -204,6 +207,40 @@ def test_targets_that_are_not_there_are_refused(planner: Runner, tmp_path: Path,
     refused = planner("emit", path, "--target", target, "-o", tmp_path / "out")
     assert refused.code == 2
     assert "vllm" in refused.err
+
+
+def test_plans_of_other_engines_are_refused(planner: Runner, tmp_path: Path):
+    path = tmp_path / "plan.yaml"
+    plan = replace(plan_of("colocated"), engine="sglang", engine_version="0.5.23")
+    path.write_text(dump_plan(plan), encoding="utf-8")
+    refused = planner("emit", path, "--target", "vllm", "-o", tmp_path / "out")
+    assert refused.code == 2
+    assert "target vllm runs vllm, the plan is for sglang" in refused.err
+
+
+@pytest.mark.parametrize("failing", ["rename", "write"])
+def test_a_folder_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch, failing: str):
+    folder = tmp_path / "out"
+    write_folder(folder, {"manifest.yaml": "files:\n- a\n", "a": "old"}, "manifest.yaml")
+    renamed: list[str] = []
+
+    def rename(old: object, new: object) -> None:
+        renamed.append(str(new))
+        if failing == "rename" and Path(str(new)) == folder and len(renamed) == 2:
+            raise OSError(28, "No space left on device")
+        os.replace(str(old), str(new))
+
+    def write_bytes(self: Path, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("planner.deploy.folder.os.rename", rename)
+        if failing == "write":
+            patched.setattr(Path, "write_bytes", write_bytes)
+        with pytest.raises(SpecError, match="No space left"):
+            write_folder(folder, {"manifest.yaml": "files:\n- a\n", "a": "new"}, "manifest.yaml")
+    assert (folder / "a").read_text(encoding="utf-8") == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_folders_of_others_stay(emitted, planner: Runner, tmp_path: Path):
