@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import re
@@ -24,11 +25,16 @@ from conftest import Runner
 from deploy_plans import SCENARIOS, plan_of
 from deploy_tools import FACTS, SITE, docker_compose, emit_folder, shellcheck
 
+from planner.deploy.build import deployment_of
 from planner.deploy.command_line import command_faults, load_flags
 from planner.deploy.folder import write_folder
+from planner.deploy.vllm import ROLES
 from planner.documents.plan import dump_plan
+from planner.documents.site_schema import SiteDocument
 from planner.errors import SpecError
 from planner.plan import Verification
+from planner.specs import Attention, LatentAttention, StateMixer
+from planner.standing import standing_plans
 
 VLLM = load_flags("vllm", "0.33.0")
 ROUTER = load_flags("vllm-router", "0.1.17")
@@ -358,6 +364,38 @@ def test_another_checker_agrees(emitted, kind):
     files = [str(path) for path in emitted(kind).rglob("*.compose.yaml")]
     done = subprocess.run([sys.executable, str(tool), *files], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.shared
+@pytest.mark.skipif(not FACTS, reason="PLANNER_DEPLOY_FACTS names no folder: data beside the checkout")
+@pytest.mark.parametrize("kind", [*SCENARIOS, "states", "sparse-latents"])
+def test_other_pair_rules_agree(kind):
+    path = Path(FACTS).parent / "tools" / "pdrules.py"
+    spec = importlib.util.spec_from_file_location("pdrules", path)
+    rules = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(rules)
+    plan = plan_of(kind)
+    (standing,) = standing_plans(plan)
+    (front,) = deployment_of(plan, [standing], SiteDocument()).fronts
+    mixers = [run.layer.attention for run in standing.fleet.service.model.layers]
+    heads = [mixer.kv_heads for mixer in mixers if isinstance(mixer, Attention)]
+    shape = {
+        "num_kv_heads": max(heads, default=1),
+        "mla": any(isinstance(mixer, LatentAttention) for mixer in mixers),
+        "mamba": any(isinstance(mixer, StateMixer) for mixer in mixers),
+    }
+    sides = {}
+    for group in front.groups:
+        if group.transfer is not None:
+            side = {
+                "tp": group.parallelism.tp, "pp": group.parallelism.pp, "block_size": group.block_size,
+                "kv_cache_dtype": group.kv_cache, "dtype": group.activations, "model": front.model,
+                "attention_backend": group.attention_backend, "vllm_version": "0.33.0",
+                "device": group.vendor, "kv_role": ROLES[group.transfer.side],
+            }  # fmt: skip
+            sides.setdefault(group.role, []).append(side)
+    pairs = [(p, d) for p in sides.get("prefill", ()) for d in sides.get("decode", ())]
+    assert [found for p, d in pairs for found in rules.vllm_nixl(p, d, shape) if found[0] == "error"] == []
 
 
 # --------------------------------------------------------------------------------------------

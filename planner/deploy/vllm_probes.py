@@ -49,7 +49,8 @@ done
 """
 
 _REMOTE = r"""
-# Every prefill engine hands over its KV cache: kv_transfer_params of its answer is not null.
+# Every prefill engine hands over its KV cache: kv_transfer_params of its answer is not null. Nobody fetches
+# it; the engine drops it after some minutes.
 for url in $prefill; do
   answer=$(ask "$url" "$offer") || {
     fail "$url answers no request"
@@ -83,7 +84,14 @@ def smoke_text(deployment: Deployment, front: Front) -> str:
         "request": json.dumps(request),
     }
     if front.disaggregated:
-        transfer = {"do_remote_decode": True, "do_remote_prefill": False}
+        transfer = {
+            "do_remote_decode": True,
+            "do_remote_prefill": False,
+            "remote_engine_id": None,
+            "remote_block_ids": None,
+            "remote_host": None,
+            "remote_port": None,
+        }
         variables |= {
             "prefill": _urls(deployment, front.engines_of(Phase.PREFILL)),
             "decode": _urls(deployment, front.engines_of(Phase.DECODE)),
