@@ -32,8 +32,9 @@ def judge(results: Path, plan: Path, service: str | None, as_json: bool) -> None
     planned = load_plan(plan)
     prediction = prediction_of(planned, service)
     standings = standing_plans(planned, plan.parent, str(plan))
-    workload = only_one(of_service(standings, prediction.service)).fleet.service.workload
-    found = judged(measured, prediction, workload, planned)
+    standing = only_one(of_service(standings, prediction.service))
+    groups = [group for group in planned.groups if group.name in standing.names]
+    found = judged(measured, prediction, standing.fleet.service.workload, groups)
     if as_json:
         echo_json(_facts(found))
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -193,8 +193,10 @@ def prediction_of(plan: Plan, service: str | None) -> ServicePrediction:
     return plan.predictions[names.index(service)]
 
 
-def judge(measured: Measured, prediction: ServicePrediction, workload: Workload, plan: Plan) -> Judgement:
-    """A load test against what the plan predicts for a service with this workload."""
+def judge(
+    measured: Measured, prediction: ServicePrediction, workload: Workload, groups: Sequence[Group]
+) -> Judgement:
+    """A load test against what the plan predicts for a service with this workload on these groups."""
     slo = tuple(
         SloVerdict(target=target, measured=measured.latencies.get((target.metric, target.statistic)))
         for target in prediction.slo
@@ -202,7 +204,6 @@ def judge(measured: Measured, prediction: ServicePrediction, workload: Workload,
     predictions = tuple(_compared(measured, prediction))
     unlike = tuple(_unlike(measured, prediction, workload))
     failures = tuple(_failures(measured))
-    groups = tuple(group for group in plan.groups if prediction.service.startswith(group.service))
     return Judgement(
         service=prediction.service,
         slo=slo,
@@ -258,7 +259,7 @@ def _advice(
     predictions: tuple[PredictionVerdict, ...],
     unlike: tuple[str, ...],
     failures: tuple[str, ...],
-    groups: tuple[Group, ...],
+    groups: Sequence[Group],
     workload: Workload,
 ) -> Iterator[str]:
     if any(verdict.passed is None for verdict in slo):
@@ -295,7 +296,7 @@ def _typical(
     return off.get((metric, Statistic.P50)) or off.get((metric, Statistic.MEAN))
 
 
-def _point(groups: tuple[Group, ...], workload: Workload) -> str:
+def _point(groups: Sequence[Group], workload: Workload) -> str:
     """How to measure what corrects predictions of a model on an engine."""
     decode = [group for group in groups if group.phase is not Phase.PREFILL]
     batch = max(round(decode[0].mean_batch), 1) if decode else 1
