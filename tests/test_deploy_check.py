@@ -79,6 +79,7 @@ BREAKS: dict[str, tuple[str, str, str, str]] = {
     "latest": (HOSTS, r"vllm-openai:v0\.33\.0", "vllm-openai:latest", "latest names no version"),
     "another image": (HOSTS, r"vllm-openai:v0\.33\.0", "vllm-openai:v0.32.0", "all engines run one image"),
     "GPU twice": (HOSTS, r"- '5'", "- '4'", "is taken by"),
+    "port twice": (HOSTS, "- '8106'", "- '8104'", "port is taken by"),
     "GPU missing": (HOSTS, r"            - '1'\n", "", r"needs \d GPUs"),
     "port": (HOSTS, r"- --port\n    - '8\d+'", "- --port\n    - '80000'", "up to 65535"),
     "router's policy": ("router.sh", "power_of_two", "least_loaded", "must be one of"),

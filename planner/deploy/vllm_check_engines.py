@@ -153,7 +153,7 @@ def compose_findings(
             continue
         found += [of_problem(file, problem) for problem in problems]
         found += _name_findings(file, 1, str(tree.get("name")), MAX_LABEL)
-        taken: dict[str, str] = {}
+        taken: dict[tuple[str, str], str] = {}
         for name, engine, faults in compose_services(tree, file):
             line = tree.line(("services", name))
             found += [*faults, *_name_findings(file, line, name, MAX_LABEL)]
@@ -170,16 +170,24 @@ def compose_findings(
             found += _engine_findings(group, engine, flags, facts)
             found += _place_findings(group, engine, flags)
             found += _same_as_script(engine, scripts, flags)
-            for gpu in engine.gpus or ():
-                if gpu in taken:
-                    rule = f"GPU is taken by {taken[gpu]} too"
-                    found.append(Finding(file=file, line=line, rule=rule, value=gpu))
-                taken[gpu] = name
+            for what, value in _places(engine, flags):
+                if (what, value) in taken:
+                    rule = f"{what} is taken by {taken[what, value]} too"
+                    found.append(Finding(file=file, line=line, rule=rule, value=value))
+                taken[what, value] = name
             if engine.image != manifest.image:
                 rule, hint = "all engines run one image", manifest.image
                 at = tree.line(("services", name, "image"))
                 found.append(Finding(file=file, line=at, rule=rule, value=engine.image, suggestion=hint))
     return engines, found
+
+
+def _places(engine: ReadEngine, flags: FlagList) -> Iterator[tuple[str, str]]:
+    """What no two engines of a host may share."""
+    yield from (("GPU", gpu) for gpu in engine.gpus or ())
+    side = engine.environment.get("VLLM_NIXL_SIDE_CHANNEL_PORT", ("", 0))[0]
+    ports = [engine.value(flags, name) for name in ("--port", "--data-parallel-rpc-port")]
+    yield from (("port", port) for port in (*ports, side) if port)
 
 
 def _name_findings(file: str, line: int, name: str, limit: int) -> Iterator[Finding]:
