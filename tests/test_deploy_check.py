@@ -176,3 +176,15 @@ def test_other_folders_are_refused(planner: Runner, tmp_path: Path):
 def test_json_of_a_good_folder_is_empty(planner: Runner, tmp_path: Path):
     result = planner("check", emit_folder(planner, tmp_path, "colocated"), "--json")
     assert json.loads(result.out) == []
+
+
+@pytest.mark.parametrize("kind", ["one-group-per-pool", "colocated"])
+def test_addresses_of_ip_version_6(planner: Runner, tmp_path: Path, kind: str):
+    site = SITE.replace("[10.0.0.1, 10.0.0.2, 10.0.0.3]", "['[fd00::1]', '[fd00::2]', '[fd00::3]']")
+    folder = emit_folder(planner, tmp_path, kind, site=site)
+    result = planner("check", folder)
+    assert (result.code, result.err) == (0, "")
+    assert "http://[fd00::1]:8" in (folder / "router.sh").read_text(encoding="utf-8")
+    if kind != "colocated":
+        script = next((folder / "groups").glob("prefill-*")).read_text(encoding="utf-8")
+        assert "address=fd00::1 " in script

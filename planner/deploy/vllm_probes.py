@@ -21,7 +21,7 @@ fail() {
 finished() {
   sum=0
   for url in $1; do
-    count=$(curl --fail --silent --show-error --max-time 30 "$url/metrics" |
+    count=$(curl --globoff --fail --silent --show-error --max-time 30 "$url/metrics" |
       awk '/^vllm:request_success_total/ { total += $NF } END { printf "%d", total }')
     sum=$((sum + count))
   done
@@ -29,7 +29,7 @@ finished() {
 }
 # Sends the request $2 to $1.
 ask() {
-  curl --fail --silent --show-error --max-time 300 --header 'Content-Type: application/json' \
+  curl --globoff --fail --silent --show-error --max-time 300 --header 'Content-Type: application/json' \
     --data "$2" "$1/v1/completions"
 }
 # Sends requests to the router; fails unless the engines $2, called $1, finish as many. $3: what else happens.
@@ -43,7 +43,7 @@ routed() {
 }
 
 for url in $engines; do
-  curl --fail --silent --show-error --max-time 30 --output /dev/null "$url/health" ||
+  curl --globoff --fail --silent --show-error --max-time 30 --output /dev/null "$url/health" ||
     fail "$url is not healthy"
 done
 """
