@@ -367,7 +367,7 @@ def test_same_replicas_colocated(running):
     fleet = colocated_fleet(running.fleet)
     assert [g.phase for g in fleet.groups] == [Phase.COLOCATED] * 2
     assert [g.replicas for g in fleet.groups] == [3, 1]
-    assert sum(g.rate for g in fleet.groups) == pytest.approx(20.0)
+    assert sum(g.rate for g in fleet.groups) == pytest.approx(15.0)
     assert fleet_title(fleet, Setup()) == "colocated: prefill and decode on 8 h100-sxm, chunked prefill"
     first = Setup(policy=SchedulerPolicy.PREFILL_FIRST)
     assert fleet_title(fleet, first) == "colocated: prefill and decode on 8 h100-sxm, prompts first"
@@ -518,7 +518,7 @@ def test_disaggregated_fleet_below_the_same_gpus_colocated(planner):
     above = out.index("colocated: prefill and decode on 8 h100-sxm, chunked prefill")
     assert above < out.index("disaggregated: prefill on 6 h100-sxm, decode on 2 h100-sxm")
     said = " ".join(out.split())
-    assert "Poisson arrivals at 20 req/s, seed 0. Fleets are empty at first." in said
+    assert "Poisson arrivals at 15 req/s, seed 0. Fleets are empty at first." in said
     assert "Colocated: the same replicas as they are, each of them doing both phases." in said
     assert out.count("R5 ") == 2
     assert planner(RUNNING, "--requests", 5)[1] == out
@@ -566,7 +566,7 @@ BAD = [
     ([RUNNING, "--decode", "2"], "--decode is for the example in ticks; a FLEET file has its own"),
     ([RUNNING, "--requests", "41"], "--requests: a picture has 1 to 40 requests, got 41"),
     ([RUNNING, "--requests", "0"], "--requests: a picture has 1 to 40 requests, got 0"),
-    ([RUNNING, "--horizon", "0"], "horizon 0 s is not after the first arrival, at 0.034 s"),
+    ([RUNNING, "--horizon", "0"], "horizon 0 s is not after the first arrival, at 0.0453 s"),
     (["nowhere.yaml"], "no such file"),
     (["--decode", "x"], "Invalid value for '--decode': 'x' is not a valid integer."),
 ]

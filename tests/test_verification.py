@@ -248,7 +248,7 @@ def test_evaluate_finds_the_most_that_a_fleet_carries() -> None:
     assert found.at_offered.passed
     assert 15 < found.request_rate < 25
     above = simulate_fleet(
-        standing.fleet, standing.source.scaled(1.1 * found.request_rate / 20), Setup(z=0.84)
+        standing.fleet, standing.source.scaled(1.1 * found.request_rate / 15), Setup(z=0.84)
     )
     assert not above.passed
 
