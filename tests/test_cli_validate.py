@@ -196,3 +196,61 @@ def test_peers_with_bad_cells(planner, tmp_path):
     assert "NAME_tpot_ms" in refused(planner, MEASURED, "--constants", "none", "--peer", path)
     path.write_text("id,other_ttft_ms,other_tpot_ms\nx,1,2\n")
     assert "none of the rows" in refused(planner, MEASURED, "--constants", "none", "--peer", path)
+
+
+def test_what_rows_were_taken_for_stands_in_the_table(planner, tmp_path):
+    path = tmp_path / "predictions.csv"
+    report(planner, MEASURED, "--constants", "none", "-o", path)
+    for row in rows(path):
+        if not row["reason"]:
+            assert row["assumed_weights"]
+            assert row["assumed_kv_cache"]
+            assert row["assumed_layout"].startswith(("TP", "4 x TP", "1 x TP", "2 x TP"))
+    assert any("KV cache" in row["assumed_repairs"] for row in rows(path))
+
+
+def test_counts_are_those_of_the_chosen_rows(planner):
+    whole = report(planner, MEASURED)
+    some = report(planner, MEASURED, "--where", "backend=trtllm", "--where", "tp_size=4")
+    assert some["fitted_to"] == some["rows"] < whole["fitted_to"]
+    assert sum(some["repairs"].values()) < sum(whole["repairs"].values())
+    assert all("tp" not in key for key in some["unpredicted"])
+
+
+def test_seconds_in_columns_of_milliseconds_are_noticed(planner, tmp_path):
+    path = tmp_path / "seconds.csv"
+    table = rows(MEASURED)
+    for row in table:
+        for name in ("silicon_ttft_ms", "silicon_tpot_ms"):
+            row[name] = str(float(row[name]) / 1000)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(table[0]))
+        writer.writeheader()
+        writer.writerows(table)
+    assert any("hold milliseconds" in note for note in report(planner, path, "--constants", "none")["notes"])
+    assert not report(planner, MEASURED, "--constants", "none")["notes"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["-"], "must be a file"),
+        ([MEASURED, "-o", "-"], "must be a file"),
+        ([MEASURED, "--split", "load"], "belongs to --constants crossfit"),
+        ([MEASURED, "--leave-out", "MiniMax", "--where", "dense"], "is scored"),
+    ],
+)
+def test_options_that_would_do_nothing(planner, words, said):
+    assert said in refused(planner, *words)
+
+
+def test_unknown_names_are_counted_by_name_with_the_nearest(planner, tmp_path):
+    path = tmp_path / "typo.csv"
+    table = rows(MEASURED)
+    table[0]["backend"] = "vlm"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(table[0]))
+        writer.writeheader()
+        writer.writerows(table)
+    found = report(planner, path, "--constants", "none")
+    assert found["unpredicted"] == {"engine is not known: vlm (did you mean vllm?)": 1}

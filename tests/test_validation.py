@@ -111,9 +111,25 @@ def test_batch_size_equals_concurrency_wherever_both_are_given():
 
 @pytest.mark.parametrize("model", ["Qwen/Qwen3-32B", "Qwen3-235B-A22B-FP8"])
 def test_an_empty_format_is_16_bits(read, model):
-    found = target(read, model, gemm_quant_mode="", moe_quant_mode="")
+    found = target(read, model, gemm_quant_mode="", moe_quant_mode="", precision="")
     assert formats(found) == (Dtype.BF16, Dtype.BF16)
     assert rules.SIXTEEN_BITS in found.repairs
+
+
+def test_without_a_format_of_products_that_in_precision_counts(read):
+    found = target(read, "Llama-3.1-70B", gemm_quant_mode="", moe_quant_mode="", precision="fp8")
+    assert formats(found)[0] is Dtype.FP8
+    assert rules.COARSE_FORMAT in found.repairs
+    four = target(read, "Kimi-K2.5", gemm_quant_mode="", moe_quant_mode="", precision="fp4")
+    assert formats(four)[1] is Dtype.NVFP4
+    with pytest.raises(Unpredicted, match="format is not known: fp7"):
+        target(read, "Llama-3.1-70B", gemm_quant_mode="", precision="fp7")
+
+
+def test_an_fp8_cache_that_no_column_says_is_counted(read):
+    found = target(read, "Llama-3.1-70B", backend="trtllm", system="h200_sxm")
+    assert found.precision.kv_cache is Dtype.FP8
+    assert rules.CACHE_FORMAT in found.repairs
 
 
 def test_an_empty_format_of_experts_is_that_of_the_other_matrices(read):
@@ -271,7 +287,7 @@ def test_every_repair_of_the_golden_rows_is_counted():
     assert found.repairs == {rule: each.count(rule) for rule in set(each)}
     assert set(each) == {
         rules.CONCURRENCY_FROM_BATCH, rules.SIXTEEN_BITS, rules.OWN_FORMAT, rules.VARIANT_FORMAT,
-        rules.BLOCKS, rules.WHOLE_EXPERTS, rules.ATTENTION_RANKS, rules.ALIAS,
+        rules.BLOCKS, rules.WHOLE_EXPERTS, rules.ATTENTION_RANKS, rules.ALIAS, rules.CACHE_FORMAT,
     }  # fmt: skip
     assert found.unpredicted == {}
 
@@ -281,14 +297,19 @@ def test_every_repair_of_the_golden_rows_is_counted():
 
 R1 = "whether it speculates is not recorded, and rows of this model differ by it"
 REFUSED = [
-    ("Llama-3.1-70B", {"model_path": "nobody/Model-1B"}, "model is not in the catalogue"),
-    ("Llama-3.1-70B", {"model_path": "."}, "model is not in the catalogue"),
-    ("Llama-3.1-70B", {"model_path": "./tests"}, "model is not in the catalogue"),
-    ("Llama-3.1-70B", {"system": "tpu_v5"}, "GPU has no profile"),
-    ("Llama-3.1-70B", {"system": "./gpu_profiles/h100-sxm.yaml"}, "GPU has no profile"),
-    ("Llama-3.1-70B", {"backend": "lmdeploy"}, "engine is not known"),
-    ("Llama-3.1-70B", {"gemm_quant_mode": "q4_k_m"}, "format is not known"),
-    ("MiniMax", {"moe_quant_mode": "q4_k_m"}, "format is not known"),
+    ("Llama-3.1-70B", {"model_path": "nobody/Model-1B"}, "model is not in the catalogue: nobody/Model-1B"),
+    ("Llama-3.1-70B", {"model_path": "."}, "model is not in the catalogue: ."),
+    ("Llama-3.1-70B", {"model_path": "./tests"}, "model is not in the catalogue: ./tests"),
+    ("Llama-3.1-70B", {"system": "tpu_v5"}, "GPU has no profile: tpu_v5"),
+    (
+        "Llama-3.1-70B",
+        {"system": "./gpu_profiles/h100-sxm.yaml"},
+        "GPU has no profile: ./gpu_profiles/h100-sxm.yaml",
+    ),
+    ("Llama-3.1-70B", {"backend": "lmdeploy"}, "engine is not known: lmdeploy"),
+    ("Llama-3.1-70B", {"backend": "vlm"}, "engine is not known: vlm (did you mean vllm?)"),
+    ("Llama-3.1-70B", {"gemm_quant_mode": "q4_k_m"}, "format is not known: q4_k_m"),
+    ("MiniMax", {"moe_quant_mode": "q4_k_m"}, "format is not known: q4_k_m"),
     ("Qwen3-235B-A22B-FP8", {"model_path": "deepseek-ai/DeepSeek-R1"}, R1),
     ("Qwen3-235B-A22B-FP8", {"model_path": "deepseek-ai/deepseek-r1-0528"}, R1),
     ("Qwen3-235B-A22B-FP8", {"model_path": "/models/DeepSeek-R1"}, R1),
@@ -381,7 +402,9 @@ def test_no_row_is_dropped_and_all_stand_in_the_files_order(read):
 
 def test_a_file_without_any_prediction_is_refused(read):
     rows = [golden("Llama-3.1-70B", system="tpu"), golden("Llama-3.1-70B", backend="none")]
-    with pytest.raises(SpecError, match=r"none of the 2 rows .*GPU has no profile; engine is not known"):
+    with pytest.raises(
+        SpecError, match=r"none of the 2 rows .*GPU has no profile: tpu; engine is not known: none"
+    ):
         validate(read(*rows))
 
 

@@ -16,12 +16,10 @@ from planner.cli.output import check_outputs, echo_json, progress, width
 from planner.documents.files import write_text_atomic
 from planner.errors import SpecError
 from planner.units import MILLI
-from planner.validation.comparison import TPOT, TTFT, Comparison, compare
+from planner.validation.comparison import ASSUMED, TPOT, TTFT, Comparison, compare
 from planner.validation.evaluate import ConstantsKind, Split
 from planner.validation.peers import PeerErrors, peer_errors
 from planner.validation.scores import Errors
-
-NOT_TO_SCORES = "rows that the constants were fitted to: their errors say nothing of accuracy"
 
 
 @click.command()
@@ -36,7 +34,8 @@ NOT_TO_SCORES = "rows that the constants were fitted to: their errors say nothin
 @click.option(
     "--constants",
     type=click.Choice([kind.value for kind in ConstantsKind]),
-    help="Of engines: none, those shipped, or from the other half of the rows. Default: shipped.",
+    help="Of engines: none, those shipped, or from the other half of the rows. Default: shipped; none for "
+    "published values in long format, for which none are shipped.",
 )
 @click.option(
     "--split",
@@ -68,10 +67,22 @@ def validate(
 ) -> None:
     """Predictions against MEASURED, a CSV of measured latencies: errors, and what cannot be predicted.
 
-    Read are files with one row per configuration and load (model_path, system, backend, ..., TTFT and TPOT),
-    and published values in long format (metric, value). What was put right in mislabelled rows is counted by
-    rule; a row that cannot be predicted is counted by its reason.
+    Read are files with one row per configuration and load, and published values in long format. What was put
+    right in mislabelled rows is counted by rule; a row that cannot be predicted is counted by its reason.
+
+    Columns of the first form: model_path, system (GPU), backend, mode (agg or disagg), isl, osl, concurrency,
+    tp_size, and silicon_ttft_ms or silicon_tpot_ms. Where they count: id, backend_version, gemm_quant_mode,
+    moe_quant_mode (else precision), pp_size, attention_dp_size, moe_tp_size, moe_ep_size, n_gpus_total, and
+    origin, the benchmark. With mode disagg: prefill_ and decode_ before num_workers and each size.
+
+    Columns of the long format: id, group, model, gpu, n_gpus, parallelism, disagg, framework, precision, isl,
+    osl, load_kind, load_value, metric, value, unit, convention, source, date, status, notes.
     """
+    for name, path in (("MEASURED", measured), ("-o", output), ("--peer", peer)):
+        if path is not None and str(path) == "-":
+            raise SpecError(f"{name}: must be a file; standard input and output are not read or written")
+    if Split(split) is not Split.DEPLOYMENT and constants != ConstantsKind.CROSSFIT.value:
+        raise SpecError("--split: belongs to --constants crossfit")
     if leave_out is not None and constants is not None:
         raise SpecError("--leave-out: fits constants to the other families itself; drop --constants")
     check_outputs((measured, peer), (output,))
@@ -113,7 +124,7 @@ def _document(
         "unpredicted": found.unpredicted,
         "repairs": dict(found.repairs),
         "fitted_to": found.fitted_to,
-        "notes": list(found.notes),
+        "notes": [*found.hints, *found.notes],
     }
     if other is not None:
         document["peer"] = {"name": other.name, "ours": _errors(other.ours), "theirs": _errors(other.theirs)}
@@ -132,7 +143,8 @@ def _table(found: Comparison) -> str:
     added = [f"predicted_{kind}{_unit(kind)}" for kind in found.series]
     spreads = [f"{kind}_log_sd" for kind in found.series]
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*found.columns, *added, *spreads, "reason"])
+    taken_for = ASSUMED if any(found.assumed) else ()
+    writer.writerow([*found.columns, *added, *spreads, *(f"assumed_{name}" for name in taken_for), "reason"])
     predicted: list[dict[str, tuple[float, float]]] = [{} for _ in found.cells]
     for kind, series in found.series.items():
         scale = MILLI if kind in (TPOT, TTFT) and _unit(kind) else 1.0
@@ -147,6 +159,7 @@ def _table(found: Comparison) -> str:
                 *(cells.get(name, "") for name in found.columns),
                 *(_cell(value) for value, _ in values),
                 *(_cell(spread) for _, spread in values),
+                *(found.assumed[row].get(name, "") for name in taken_for),
                 found.reasons[row],
             ]
         )

@@ -48,7 +48,7 @@ def print_validation(
                 style="yellow",
             )
         )
-    for note in found.notes:
+    for note in (*found.hints, *found.notes):
         console.print(Text(f"note: {note}"))
 
 

@@ -24,6 +24,7 @@ from planner.units import MILLI
 from planner.validation.evaluate import ConstantsKind, Split, Validation, validate
 from planner.validation.published import FittedHost, predict_published
 from planner.validation.published.names import model_of
+from planner.validation.resolve import Target
 from planner.validation.scores import Errors, errors_of
 
 TPOT, TTFT, E2E, THROUGHPUT = "tpot", "ttft", "e2e", "throughput"
@@ -80,9 +81,11 @@ class Comparison:
         Why a row is not scored; empty for the others.
     chosen : ndarray of bool
         Rows that were asked for.
-    repairs : mapping of int
-        Rows of the file by what was put right in them.
-    fitted_to : int
+    assumed : tuple of mapping
+        What each row was taken for, by the name of a column; empty for a row that is not understood.
+    rules : tuple of tuple of str
+        What was put right in each row.
+    fitted_rows : ndarray of bool
         Rows that the constants were fitted to.
     in_seconds : bool
         Whether latencies are in seconds; else in the file's own units.
@@ -95,8 +98,9 @@ class Comparison:
     series: Mapping[str, Series]
     reasons: tuple[str, ...]
     chosen: NDArray[np.bool_]
-    repairs: Mapping[str, int]
-    fitted_to: int
+    assumed: tuple[Mapping[str, str], ...]
+    rules: tuple[tuple[str, ...], ...]
+    fitted_rows: NDArray[np.bool_]
     in_seconds: bool = True
     notes: tuple[str, ...] = ()
 
@@ -130,12 +134,38 @@ class Comparison:
         return self.kinds[row] if column == FAMILY else self.cells[row].get(column, "")
 
     @property
+    def fitted_to(self) -> int:
+        """Chosen rows that the constants were fitted to."""
+        return int((self.fitted_rows & self.chosen).sum())
+
+    @property
+    def repairs(self) -> dict[str, int]:
+        """Chosen rows by what was put right in them."""
+        rules = (rule for own, taken in zip(self.rules, self.chosen, strict=True) if taken for rule in own)
+        return dict(Counter(rules).most_common())
+
+    @property
+    def hints(self) -> tuple[str, ...]:
+        """What figures that are off by orders of magnitude may mean."""
+        found = []
+        for kind, errors in self.errors().items():
+            ratio = 1.0 + errors.bias
+            if self.in_seconds and not 1 / _ABSURD < ratio < _ABSURD:
+                found.append(
+                    f"{kind.upper()} is predicted {ratio:.3g} times what was measured: the columns "
+                    "silicon_..._ms hold milliseconds"
+                )
+        return tuple(found)
+
+    @property
     def unpredicted(self) -> dict[str, int]:
         """Chosen rows by the reason why they are not scored."""
         pairs = zip(self.reasons, self.chosen, strict=True)
         return dict(Counter(reason for reason, taken in pairs if reason and taken).most_common())
 
 
+_ABSURD = 20.0
+"""A ratio of predicted to measured beyond which a unit is more likely wrong than the model."""
 FAMILY = "kind"
 """A column that every file has: dense or moe."""
 
@@ -201,9 +231,28 @@ def _measured(columns: tuple[str, ...], v: Validation) -> Comparison:
         },
         reasons=v.reasons,
         chosen=np.ones(len(v.rows), dtype=bool),
-        repairs=v.repairs,
-        fitted_to=v.fitted_to,
+        assumed=tuple({} if target is None else _taken_for(target) for target in v.targets),
+        rules=tuple(() if target is None else target.repairs for target in v.targets),
+        fitted_rows=v.fitted_rows,
     )
+
+
+ASSUMED = ("weights", "attention", "experts", "kv_cache", "layout", "repairs")
+"""Names of the columns that say what a row was taken for."""
+
+
+def _taken_for(target: Target) -> dict[str, str]:
+    """Formats and layouts of a row, and what was put right."""
+    formats = target.precision
+    layouts = [f"{count} x {layout}" if count > 1 else str(layout) for count, layout in target.pools]
+    return {
+        "weights": str(formats.weights),
+        "attention": str(formats.of_attention),
+        "experts": str(formats.of_experts) if target.model.routed else "",
+        "kv_cache": str(formats.kv_cache),
+        "layout": " > ".join(layouts),
+        "repairs": "; ".join(target.repairs),
+    }
 
 
 def _family(v: Validation, row: int) -> str:
@@ -239,8 +288,9 @@ def _published(path: str | Path, columns: tuple[str, ...], constants: ConstantsK
         series=series,
         reasons=p.reasons,
         chosen=np.ones(len(rows), dtype=bool),
-        repairs={},
-        fitted_to=0,
+        assumed=({},) * len(rows),
+        rules=((),) * len(rows),
+        fitted_rows=np.zeros(len(rows), dtype=bool),
         in_seconds=False,
         notes=tuple(_said(host) for host in p.hosts),
     )
@@ -307,7 +357,11 @@ def _chosen(c: Comparison, where: Sequence[str]) -> Comparison:
         kept &= _meets(c, condition)
     if not kept.any():
         raise SpecError(f"--where: no row has {' and '.join(where)}")
-    return replace(c, chosen=kept)
+    chosen = replace(c, chosen=kept)
+    if where and not chosen.errors():
+        counted = "; ".join(f"{reason} ({count})" for reason, count in chosen.unpredicted.items())
+        raise SpecError(f"--where: no row with {' and '.join(where)} is scored: {counted}")
+    return chosen
 
 
 def _meets(c: Comparison, condition: str) -> NDArray[np.bool_]:
@@ -319,15 +373,23 @@ def _meets(c: Comparison, condition: str) -> NDArray[np.bool_]:
         raise SpecError(f"--where: dense, moe or COLUMN=VALUE,VALUE, got {condition!r}")
     if name not in (*c.columns, FAMILY):
         raise SpecError(f"--where: no column {name!r}: {_nearest(name, (*c.columns, FAMILY))}")
-    values = {value.strip() for value in text.split(",")}
+    values = {_plain(value) for value in text.split(",")}
     held = [
         kind if name == FAMILY else cells.get(name, "") for kind, cells in zip(c.kinds, c.cells, strict=True)
     ]
-    met = np.array([value in values for value in held])
+    met = np.array([_plain(value) in values for value in held])
     if not met.any():
-        known = sorted(set(held))
+        known = sorted({value or "(empty)" for value in held})
         raise SpecError(f"--where: no row has {name} {text!r}: {_nearest(text, known)}")
     return met
+
+
+def _plain(text: str) -> str:
+    """A cell as it is compared: 4.0 is 4."""
+    try:
+        return f"{float(text):g}"
+    except ValueError:
+        return text.strip()
 
 
 def _nearest(name: str, known: Sequence[str]) -> str:

@@ -18,6 +18,7 @@ from planner.errors import SpecError
 from planner.specs import NO_CONSTANTS, UNFITTED, Constants, FamilyKey, FittedConstants
 from planner.validation.classes import class_of, halves, is_wave, predict_loops
 from planner.validation.points import Points, points_of
+from planner.validation.resolve import Target
 from planner.validation.scores import Errors, errors_of
 
 
@@ -53,10 +54,10 @@ class Validation:
         Spread of each, natural log. [1]
     reasons : tuple of str
         Why a row has no prediction, or no part in the scores; empty for the others.
-    repairs : dict of int
-        Rows by what was put right in them.
-    fitted_to : int
-        Rows of the file that the constants were fitted to: their errors say nothing of accuracy.
+    targets : tuple of Target or None
+        What each row was taken for; None for a row that cannot be predicted.
+    fitted_rows : ndarray of bool
+        Rows that the constants were fitted to: their errors say nothing of accuracy.
     moe : ndarray of bool
         Whether the row's model has routed experts.
     """
@@ -67,8 +68,8 @@ class Validation:
     ttft_log_sd: FloatArray
     tpot_log_sd: FloatArray
     reasons: tuple[str, ...]
-    repairs: dict[str, int]
-    fitted_to: int
+    targets: tuple[Target | None, ...]
+    fitted_rows: NDArray[np.bool_]
     moe: NDArray[np.bool_]
 
     def errors(self, chosen: NDArray[np.bool_] | None = None) -> tuple[Errors | None, Errors | None]:
@@ -80,6 +81,17 @@ class Validation:
             errors_of(self.tpot[kept], measured["tpot"][kept], self.tpot_log_sd[kept]),
             errors_of(self.ttft[kept], measured["ttft"][kept], self.ttft_log_sd[kept]),
         )
+
+    @property
+    def fitted_to(self) -> int:
+        """Rows that the constants were fitted to."""
+        return int(self.fitted_rows.sum())
+
+    @property
+    def repairs(self) -> dict[str, int]:
+        """Rows by what was put right in them."""
+        rules = (rule for target in self.targets if target is not None for rule in target.repairs)
+        return dict(Counter(rules).most_common())
 
     @property
     def unpredicted(self) -> dict[str, int]:
@@ -124,7 +136,7 @@ def validate(
     count = len(rows)
     unscored = np.full(count, "", dtype=object)
     chosen: list[FittedConstants] = [UNFITTED] * count
-    fitted_to = 0
+    fitted_rows = np.zeros(len(file.rows), dtype=bool)
     if leave_out is not None:
         away = _left_out(rows, leave_out)
         chosen = [_fitter(points, keys, wave)(~away)] * count
@@ -132,7 +144,7 @@ def validate(
     elif constants is ConstantsKind.SHIPPED:
         shipped = shipped_constants()
         chosen = [shipped] * count
-        fitted_to = sum(row.id in shipped.rows for row in rows)
+        fitted_rows[points.index] = [row.id in shipped.rows for row in rows]
     elif constants is ConstantsKind.CROSSFIT:
         sides = halves(rows, by_load=split is Split.LOAD)
         fit = _fitter(points, keys, wave)
@@ -148,7 +160,7 @@ def validate(
         unscored[anchors] = ANCHOR
     state = predict_loops(points.table, each, wave, factor)
     tpot_sd, ttft_sd = _spreads(points, chosen, keys, known)
-    return _validation(file, points, state.ttft, state.tpot, ttft_sd, tpot_sd, unscored, fitted_to)
+    return _validation(file, points, state.ttft, state.tpot, ttft_sd, tpot_sd, unscored, fitted_rows)
 
 
 LEFT_IN = "of another family than the one left out"
@@ -256,7 +268,7 @@ def _validation(
     ttft_sd: FloatArray,
     tpot_sd: FloatArray,
     unscored: NDArray[np.object_],
-    fitted_to: int,
+    fitted_rows: NDArray[np.bool_],
 ) -> Validation:
     """Points spread over the rows of the file."""
     count = len(file.rows)
@@ -271,7 +283,9 @@ def _validation(
     for position, i in enumerate(points.index):
         reasons[i] = str(unscored[position])
         moe[i] = points.targets[position].model.routed
-    repairs = Counter(rule for target in points.targets for rule in target.repairs)
+    targets: list[Target | None] = [None] * count
+    for position, i in enumerate(points.index):
+        targets[i] = points.targets[position]
     return Validation(
         rows=file.rows,
         ttft=spread(ttft),
@@ -279,7 +293,7 @@ def _validation(
         ttft_log_sd=spread(ttft_sd),
         tpot_log_sd=spread(tpot_sd),
         reasons=tuple(reasons),
-        repairs=dict(repairs.most_common()),
-        fitted_to=fitted_to,
+        targets=tuple(targets),
+        fitted_rows=fitted_rows,
         moe=moe,
     )

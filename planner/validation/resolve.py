@@ -6,12 +6,23 @@ configuration, is put right, and counted under the rule that did it. What cannot
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from planner.catalog import gpu_name, load_gpu, load_model, model_variants, names_file
+from planner.catalog import (
+    gpu_name,
+    gpu_names,
+    load_gpu,
+    load_model,
+    model_names,
+    model_variants,
+    names_file,
+)
 from planner.collectives import nodes_of
 from planner.documents.measured_file import MeasuredPool, MeasuredRow
+from planner.documents.names import did_you_mean
+from planner.documents.tree import shorten
 from planner.engines import engine_names, estimated_engine
 from planner.engines.legality import require_legal
 from planner.errors import SpecError
@@ -23,6 +34,9 @@ MODEL_ALIASES = {"zhipuai/GLM-5": "zai-org/GLM-5"}
 UNRECORDED_SPECULATION = ("DeepSeek-R1", "DeepSeek-R1-0528")
 """Models whose public rows mix runs with and without speculative decoding: equal settings, TPOT up to 3.8
 times apart."""
+
+_COARSE = {"fp4": "nvfp4", "int4": "int4_wo", "int8": "int8_wo"}
+"""Formats of the column precision that have another name as the format of products."""
 
 ENGINE_ALIASES = {
     "dynamo-vllm": "vllm",
@@ -56,6 +70,8 @@ _EIGHT_BITS = (Dtype.FP8, Dtype.FP8_BLOCK, Dtype.INT8)
 _FOUR_BITS = (Dtype.NVFP4, Dtype.MXFP4, Dtype.INT4)
 
 CONCURRENCY_FROM_BATCH = "concurrency is empty: batch_size, which equals it wherever both are given"
+COARSE_FORMAT = "gemm_quant_mode is empty: the format in precision"
+CACHE_FORMAT = "format of the KV cache is not recorded: FP8, as recipes of this engine have it on this GPU"
 SIXTEEN_BITS = "format is empty: 16 bits"
 OWN_FORMAT = "format from the model's own configuration, not from the label"
 VARIANT_FORMAT = "format of the published checkpoint with this label"
@@ -100,7 +116,10 @@ def resolve(row: MeasuredRow) -> Target:
     model = _model(row, repairs)
     gpu = _gpu(row.gpu)
     engine = _engine(row.engine)
-    precision = with_cache_format(_precision(row, model, repairs), model, gpu, engine)
+    labelled = _precision(row, model, repairs)
+    precision = with_cache_format(labelled, model, gpu, engine)
+    if precision is not labelled:
+        repairs.append(CACHE_FORMAT)
     pools = tuple(
         (pool.workers, _layout(pool, _pool_gpus(row), gpu, model, precision, repairs)) for pool in row.pools
     )
@@ -116,6 +135,12 @@ def resolve(row: MeasuredRow) -> Target:
     )  # fmt: skip
 
 
+def _named(name: str, known: Sequence[str]) -> str:
+    """A name that is not known, with the nearest that is."""
+    hint = did_you_mean(name, known)
+    return f"{shorten(name)} ({hint})" if hint else shorten(name)
+
+
 def _model(row: MeasuredRow, repairs: list[str]) -> Model:
     name = MODEL_ALIASES.get(row.model, row.model)
     model = _known_model(name)
@@ -123,7 +148,7 @@ def _model(row: MeasuredRow, repairs: list[str]) -> Model:
         name = row.model.rpartition("/")[2]
         model = _known_model(name)
     if model is None:
-        raise Unpredicted("model is not in the catalogue")
+        raise Unpredicted(f"model is not in the catalogue: {_named(row.model, model_names())}")
     if name != row.model:
         repairs.append(ALIAS)
     if model.name.rpartition("/")[2] in UNRECORDED_SPECULATION:
@@ -144,14 +169,14 @@ def _gpu(system: str) -> GPU:
             return load_gpu(gpu_name(name))
         except SpecError:
             continue
-    raise Unpredicted("GPU has no profile")
+    raise Unpredicted(f"GPU has no profile: {_named(system, gpu_names())}")
 
 
 @cache
 def _engine(name: str) -> Engine:
     own = ENGINE_ALIASES.get(name, name)
     if own not in engine_names():
-        raise Unpredicted("engine is not known")
+        raise Unpredicted(f"engine is not known: {_named(name, engine_names())}")
     return estimated_engine(own)
 
 
@@ -160,12 +185,17 @@ def _engine(name: str) -> Engine:
 
 
 def _precision(row: MeasuredRow, model: Model, repairs: list[str]) -> Precision:
-    if row.gemm not in _FORMATS or row.moe not in _FORMATS:
-        raise Unpredicted("format is not known")
-    gemm, experts = _FORMATS[row.gemm], _FORMATS[row.moe]
+    label = row.gemm
+    if not label and (label := row.cells.get("precision", "").lower()):
+        repairs.append(COARSE_FORMAT)
+        label = _COARSE.get(label, label)
+    for name in (label, row.moe):
+        if name not in _FORMATS:
+            raise Unpredicted(f"format is not known: {_named(name, tuple(filter(None, _FORMATS)))}")
+    gemm, experts = _FORMATS[label], _FORMATS[row.moe]
     own = Precision.of(model)
     stored = {own.weights, own.of_experts}
-    if not row.gemm:
+    if not label:
         repairs.append(SIXTEEN_BITS)
         return Precision.of(model) if stored == {gemm} else Precision.of(model, gemm)
     if not row.moe and model.routed:
