@@ -17,8 +17,8 @@ from planner.deploy.build import deployment_of, plan_id, require_verified
 from planner.deploy.command_text import comment, quoted
 from planner.deploy.description import PLACEHOLDER, Deployment, TransferSide
 from planner.deploy.engine_facts import load_engine_facts
+from planner.deploy.rendering import escaped
 from planner.deploy.scripts import read_script
-from planner.deploy.vllm import escaped
 from planner.deploy.words import MAX_GROUP_NAME, dns_name, host_address, safe_text
 from planner.documents.plan import dump_plan, plan_from_text
 from planner.documents.site import load_site

@@ -1,4 +1,4 @@
-"""Reading shell scripts that :mod:`planner.deploy.vllm` writes, line by line."""
+"""Reading shell scripts that :mod:`planner.deploy.rendering` writes, line by line."""
 
 from __future__ import annotations
 

@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from planner.deploy.checking import folder_findings
 from planner.deploy.description import Deployment
+from planner.deploy.dialect import Dialect
 from planner.deploy.findings import Finding
+from planner.deploy.importing import folder_plan
 from planner.deploy.manifest import NAME as MANIFEST
-from planner.deploy.vllm import vllm_files
-from planner.deploy.vllm_check import vllm_findings
-from planner.deploy.vllm_import import vllm_plan
+from planner.deploy.rendering import folder_files
+from planner.deploy.vllm import VLLM
 from planner.documents.files import file_error, read_text
 from planner.documents.names import did_you_mean
 from planner.documents.yaml_text import parse_tree
@@ -39,9 +41,18 @@ class Target:
     read_back: ReadBack
 
 
-TARGETS: Mapping[str, Target] = {
-    "vllm": Target(name="vllm", engine="vllm", render=vllm_files, check=vllm_findings, read_back=vllm_plan),
-}
+def _by_hand(dialect: Dialect, engine: str) -> Target:
+    """Scripts and compose files in an engine's words."""
+    return Target(
+        name=dialect.target,
+        engine=engine,
+        render=lambda deployment, plan_text: folder_files(dialect, deployment, plan_text),
+        check=lambda folder: folder_findings(folder, dialect),
+        read_back=lambda folder: folder_plan(folder, dialect),
+    )
+
+
+TARGETS: Mapping[str, Target] = {"vllm": _by_hand(VLLM, "vllm")}
 
 
 def target_of(folder: Path) -> Target:

@@ -1,26 +1,21 @@
-"""vLLM by hand: a shell script per group, a compose file per host, the router, checks and a load test."""
+"""What vLLM calls what a deployment decides, on both ways: written and read."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from planner.deploy.command_text import command, comment, quoted
-from planner.deploy.description import (
-    Deployment,
-    Engine,
-    EngineGroup,
-    Front,
-    Host,
-    TransferSide,
-)
-from planner.deploy.manifest import manifest_text, suffixes
-from planner.deploy.readme import readme_text
-from planner.deploy.vllm_probes import load_test_text, smoke_text
-from planner.documents.yaml_text import dump_yaml
+from planner.deploy.command_line import FlagList
+from planner.deploy.description import Deployment, Engine, EngineGroup, Front, TransferSide
+from planner.deploy.dialect import Dialect, Limits, Words
+from planner.deploy.findings import Finding
+from planner.deploy.probes import vllm_smoke_text
+from planner.deploy.reading import GroupEntry, ReadEngine
+from planner.deploy.rendering import socket_address, url
+from planner.documents.names import did_you_mean, one_of
 from planner.errors import SpecError
-from planner.specs import Dtype, Phase
+from planner.specs import Dtype, Model, Parallelism, Phase
 
 ROLES = {TransferSide.SENDS: "kv_producer", TransferSide.RECEIVES: "kv_consumer"}
 ROUTER_CONNECTORS = {"NixlConnector": "nixl", "MooncakeConnector": "mooncake", "MoRIIOConnector": "moriio"}
@@ -28,34 +23,15 @@ ROUTER_CONNECTORS = {"NixlConnector": "nixl", "MooncakeConnector": "mooncake", "
 FORMATS = {Dtype.BF16: "bfloat16", Dtype.FP16: "float16", Dtype.FP8: "fp8"}
 FP8_LATENTS = "fp8_ds_mla"
 _FP8_LATENT_BACKENDS = ("FLASHMLA_SPARSE",)
-_VARIABLES = ('"$address"', '"$side_port"')
-_VISIBLE = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES"}
-
-
-def vllm_files(deployment: Deployment, plan_text: str) -> dict[str, str]:
-    """Files of the deployment by their path in its folder."""
-    files = {"plan.yaml": plan_text}
-    for front in deployment.fronts:
-        for group in front.groups:
-            files[f"groups/{group.name}.sh"] = group_script(deployment, front, group)
-    for host in deployment.hosts:
-        files[f"hosts/{host.name}.compose.yaml"] = compose_text(deployment, host)
-    for front, suffix in zip(deployment.fronts, suffixes(deployment), strict=True):
-        files[f"router{suffix}.sh"] = router_script(deployment, front)
-        if deployment.router_image:
-            files[f"router{suffix}.compose.yaml"] = router_compose(deployment, front)
-        files[f"smoke-check{suffix}.sh"] = smoke_text(deployment, front)
-        files[f"load-test{suffix}.sh"] = load_test_text(deployment, front, f"result{suffix}.json")
-    files["README.md"] = readme_text(deployment)
-    files["manifest.yaml"] = manifest_text(deployment, "vllm", sorted(files))
-    return files
+_READ_ROLES = {Phase.PREFILL: ("kv_producer", "kv_both"), Phase.DECODE: ("kv_consumer", "kv_both")}
+_LOCAL = ("localhost", "127.0.0.1", "::1", "0.0.0.0", "")
 
 
 # --------------------------------------------------------------------------------------------
 # Engines
 
 
-def engine_arguments(front: Front, group: EngineGroup) -> Iterator[tuple[str, str | None]]:
+def engine_arguments(front: Front, group: EngineGroup) -> Words:
     """Flags of ``vllm serve`` that all engines of a group share; None: a flag without a value."""
     layout = group.parallelism
     yield "--served-model-name", front.served_name
@@ -103,152 +79,37 @@ def kv_cache_name(group: EngineGroup) -> str:
     return FP8_LATENTS if own else FORMATS[group.kv_cache]
 
 
-def place_arguments(group: EngineGroup, port: str, rpc_port: str) -> Iterator[tuple[str, str]]:
+def places(deployment: Deployment, group: EngineGroup, engine: Engine) -> dict[str, str]:
+    """What differs from engine to engine."""
+    found = {"port": str(engine.port), "gpus": ",".join(map(str, engine.gpus))}
+    if group.transfer is not None:
+        found |= {"address": socket_address(deployment, engine), "side_port": str(engine.side_port)}
+    if group.parallelism.dp > 1:
+        found |= {"rpc_port": str(engine.rpc_port)}
+    return found
+
+
+def place_arguments(group: EngineGroup, places: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Flags that differ from engine to engine."""
     yield "--host", "0.0.0.0"
-    yield "--port", port
+    yield "--port", places["port"]
     if group.parallelism.dp > 1:
-        yield "--data-parallel-rpc-port", rpc_port
+        yield "--data-parallel-rpc-port", places["rpc_port"]
 
 
 def environment(
-    deployment: Deployment, group: EngineGroup, address: str, side_port: str
+    deployment: Deployment, group: EngineGroup, places: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
     """Variables of an engine."""
     yield "HF_HOME", deployment.model_cache
     if group.transfer is not None:
-        yield "VLLM_NIXL_SIDE_CHANNEL_HOST", address
-        yield "VLLM_NIXL_SIDE_CHANNEL_PORT", side_port
+        yield "VLLM_NIXL_SIDE_CHANNEL_HOST", places["address"]
+        yield "VLLM_NIXL_SIDE_CHANNEL_PORT", places["side_port"]
         if group.contiguous_heads:
             yield "VLLM_KV_CACHE_LAYOUT", "HND"
         if group.has_state:
             yield "VLLM_SSM_CONV_STATE_LAYOUT", "DS"
     yield from deployment.environment
-
-
-def _address(host: Host) -> str:
-    """Of a socket: without the brackets that URLs have."""
-    return host.address.strip("[]")
-
-
-def group_script(deployment: Deployment, front: Front, group: EngineGroup) -> str:
-    """Starts one engine of a group, by its number."""
-    engines = [engine for engine in front.engines if engine.group == group.name]
-    label = group.node_label
-    nodes = f" (nodes with {label.key}={label.value})" if label.key else ""
-    lines = [
-        "#!/bin/sh",
-        comment(f"{group.role}: {group.replicas} x {group.parallelism} on {group.gpu}{nodes}"),
-        comment(provenance(deployment)),
-        comment(f"Starts one engine, on its host: sh groups/{group.name}.sh NUMBER"),
-        "set -eu",
-        'case "${1:-}" in',
-        *(f"  {engine.number}) {_case(deployment, group, engine)} ;;" for engine in engines),
-        "  *)",
-        f'    echo "usage: $0 NUMBER (1 to {len(engines)})" >&2',
-        "    exit 2",
-        "    ;;",
-        "esac",
-        f'export {_VISIBLE.get(group.vendor, "CUDA_VISIBLE_DEVICES")}="$gpus"',
-        *(
-            f"export {name}={value if value in _VARIABLES else quoted(value)}"
-            for name, value in environment(deployment, group, *_VARIABLES)
-        ),
-    ]
-    words = [f"exec vllm serve {quoted(front.model)}"]
-    words += [
-        f'{flag} "{value}"' for flag, value in place_arguments(group, "$port", "$rpc_port") if "$" in value
-    ]
-    words += [
-        f"{flag} {quoted(value)}"
-        for flag, value in place_arguments(group, "$port", "$rpc_port")
-        if "$" not in value
-    ]
-    words += [
-        flag if value is None else f"{flag} {quoted(value)}" for flag, value in engine_arguments(front, group)
-    ]
-    return "\n".join([*lines, command(words)]) + "\n"
-
-
-def _case(deployment: Deployment, group: EngineGroup, engine: Engine) -> str:
-    """Variables of one engine; none that the script does not use."""
-    places = {"port": str(engine.port), "gpus": ",".join(map(str, engine.gpus))}
-    if group.transfer is not None:
-        places |= {"address": _address(deployment.host(engine.host)), "side_port": str(engine.side_port)}
-    if group.parallelism.dp > 1:
-        places |= {"rpc_port": str(engine.rpc_port)}
-    return " ".join(f"{name}={quoted(value)}" for name, value in places.items())
-
-
-def provenance(deployment: Deployment) -> str:
-    """Which plan, and which versions the flags were checked for."""
-    d = deployment
-    return f"plan {d.plan_id}; flags checked for {d.engine} {d.engine_version}, router {d.router_version}"
-
-
-# --------------------------------------------------------------------------------------------
-# Compose
-
-
-def compose_text(deployment: Deployment, host: Host) -> str:
-    """All engines of a host, as services of one compose file."""
-    services = {
-        f"{engine.group}-{engine.number}": _service(deployment, front, engine, host)
-        for front in deployment.fronts
-        for engine in front.engines
-        if engine.host == host.name
-    }
-    body = dump_yaml(escaped({"name": host.name, "services": services}))
-    return f"{comment(f'{host.name}: {host.gpus} x {host.gpu}')}\n{comment(provenance(deployment))}\n{body}"
-
-
-def _service(deployment: Deployment, front: Front, engine: Engine, host: Host) -> dict[str, Any]:
-    group = front.group(engine.group)
-    variables = dict(environment(deployment, group, _address(host), str(engine.side_port)))
-    gpus = [str(gpu) for gpu in engine.gpus]
-    labels = {
-        "planner.plan": deployment.plan_id,
-        "planner.engine": f"{deployment.engine} {deployment.engine_version}",
-        "planner.group": group.planned_name,
-        "planner.role": str(group.role),
-        "planner.gpu": group.gpu,
-    }
-    if group.node_label.key:
-        labels[group.node_label.key] = group.node_label.value
-    arguments = [
-        *place_arguments(group, str(engine.port), str(engine.rpc_port)),
-        *engine_arguments(front, group),
-    ]
-    service: dict[str, Any] = {
-        "image": deployment.image,
-        "entrypoint": ["vllm", "serve"],
-        "command": [front.model, *(word for pair in arguments for word in pair if word is not None)],
-        "network_mode": "host",
-        "ipc": "host",
-        "restart": "unless-stopped",
-        "labels": labels,
-        "volumes": [f"{deployment.model_cache}:{deployment.model_cache}"],
-    }
-    if group.vendor == "amd":
-        service |= {"devices": ["/dev/kfd", "/dev/dri"], "group_add": ["video"]}
-        variables["HIP_VISIBLE_DEVICES"] = ",".join(gpus)
-    else:
-        devices = [{"driver": "nvidia", "device_ids": gpus, "capabilities": ["gpu"]}]
-        service["deploy"] = {"resources": {"reservations": {"devices": devices}}}
-    return service | {"environment": variables}
-
-
-def escaped(value: Any) -> Any:
-    """Nested texts with dollar signs doubled: compose fills in variables otherwise."""
-    if isinstance(value, Mapping):
-        return {key: escaped(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [escaped(item) for item in value]
-    return value.replace("$", "$$") if isinstance(value, str) else value
-
-
-# --------------------------------------------------------------------------------------------
-# Router
 
 
 def router_arguments(deployment: Deployment, front: Front) -> Iterator[tuple[str, ...]]:
@@ -268,36 +129,116 @@ def router_arguments(deployment: Deployment, front: Front) -> Iterator[tuple[str
             yield f"--{role}", url(deployment, engine)
 
 
-def url(deployment: Deployment, engine: Engine) -> str:
-    """Where an engine serves requests."""
-    return f"http://{deployment.host(engine.host).address}:{engine.port}"
+# --------------------------------------------------------------------------------------------
+# Reading
 
 
-def router_script(deployment: Deployment, front: Front) -> str:
-    """Starts the router: ``pip install vllm-router`` at the version that the flags were checked for."""
-    words = ["exec vllm-router"]
-    words += [" ".join([flag, *map(quoted, values)]) for flag, *values in router_arguments(deployment, front)]
-    lines = [
-        "#!/bin/sh",
-        comment(f"Router of {front.service}, on {front.router.address}"),
-        comment(provenance(deployment)),
-        comment(f"Needs: pip install vllm-router=={deployment.router_version}"),
-        "set -eu",
-        command(words),
-    ]
-    return "\n".join(lines) + "\n"
+def layout_of(engine: ReadEngine, flags: FlagList) -> Parallelism | None:
+    """Sizes of an engine; None where one cannot be read."""
+    names = ("--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size")
+    sizes = [engine.value(flags, name) or "1" for name in names]
+    if not all(size.isdecimal() and int(size) > 0 for size in sizes):
+        return None
+    tp, pp, dp = map(int, sizes)
+    spread = engine.flags(flags).get("--enable-expert-parallel")
+    return Parallelism(tp=tp, pp=pp, dp=dp, ep=tp * dp if spread is not None and not spread[0] else 1)
 
 
-def router_compose(deployment: Deployment, front: Front) -> str:
-    """The router as a service of a compose file."""
-    service = {
-        "image": deployment.router_image,
-        "entrypoint": ["vllm-router"],
-        "command": [word for words in router_arguments(deployment, front) for word in words],
-        "network_mode": "host",
-        "restart": "unless-stopped",
-        "labels": {"planner.plan": deployment.plan_id, "planner.role": "router"},
-    }
-    name = f"router-{front.name}"
-    body = dump_yaml(escaped({"name": name, "services": {name: service}}))
-    return f"{comment(provenance(deployment))}\n{body}"
+def transfer_config(text: str) -> dict[str, Any]:
+    """The connector's settings; empty where they cannot be read."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _connector(engine: ReadEngine, flags: FlagList) -> str:
+    return str(transfer_config(engine.value(flags, "--kv-transfer-config")).get("kv_connector", ""))
+
+
+def hand_over_faults(group: GroupEntry, engine: ReadEngine, flags: FlagList) -> Iterator[Finding]:
+    """Both sides of a hand-over name a connector and their role in it."""
+    given = engine.flags(flags).get("--kv-transfer-config")
+    roles = _READ_ROLES.get(group.role)
+    if roles is None:
+        return
+    where = f"a {group.role} engine"
+    if given is None:
+        rule = f"{where} without --kv-transfer-config answers, and hands nothing over"
+        hint = f'--kv-transfer-config \'{{"kv_connector":"NixlConnector","kv_role":"{roles[0]}"}}\''
+        yield Finding(file=engine.file, line=engine.line, rule=rule, suggestion=hint)
+        return
+    values, line = given
+    config, options = transfer_config(values[0] if values else ""), flags.kv_transfer
+    assert options is not None
+    for key in config:
+        if key not in options.fields:
+            rule, hint = "--kv-transfer-config has no such field", did_you_mean(key, options.fields)
+            yield Finding(file=engine.file, line=line, rule=rule, value=key, suggestion=hint)
+    connector, role = str(config.get("kv_connector", "")), str(config.get("kv_role", ""))
+    if connector not in options.connectors:
+        hint = did_you_mean(connector, options.connectors) or f"known: {', '.join(options.connectors)}"
+        yield Finding(file=engine.file, line=line, rule="is no connector", value=connector, suggestion=hint)
+    if role not in roles:
+        rule = f"kv_role of {where} {one_of(roles)}"
+        yield Finding(file=engine.file, line=line, rule=rule, value=role, suggestion=roles[0])
+
+
+def place_faults(engine: ReadEngine, flags: FlagList) -> Iterator[Finding]:
+    """Other hosts have to reach the side channel."""
+    address, line = engine.environment.get("VLLM_NIXL_SIDE_CHANNEL_HOST", ("", engine.line))
+    if _connector(engine, flags).startswith("Nixl") and address in _LOCAL:
+        rule = "VLLM_NIXL_SIDE_CHANNEL_HOST has to be an address that other hosts reach"
+        yield Finding(file=engine.file, line=line, rule=rule, value=address or "nothing")
+
+
+def pair_faults(
+    model: Model, prefill: Sequence[ReadEngine], decode: Sequence[ReadEngine], flags: FlagList
+) -> Iterator[Finding]:
+    """Nothing beyond what holds of every engine."""
+    yield from ()
+
+
+VLLM = Dialect(
+    target="vllm",
+    program=("vllm", "serve"),
+    model_flag="",
+    kv_cache="--kv-cache-dtype",
+    block_size="--block-size",
+    backend="--attention-backend",
+    quantization="--quantization",
+    required=("--tensor-parallel-size", "--kv-cache-dtype", "--block-size", "--attention-backend"),
+    alike=("--dtype", "--kv-cache-dtype", "--attention-backend", "--speculative-config"),
+    ports=("--port", "--data-parallel-rpc-port"),
+    port_variables=("VLLM_NIXL_SIDE_CHANNEL_PORT",),
+    formats={
+        "bfloat16": Dtype.BF16,
+        "float16": Dtype.FP16,
+        "half": Dtype.FP16,
+        "fp8": Dtype.FP8,
+        "fp8_e4m3": Dtype.FP8,
+        "fp8_ds_mla": Dtype.FP8,
+    },
+    limits=Limits(
+        sequences="--max-num-seqs",
+        tokens="--max-num-batched-tokens",
+        longest="--max-model-len",
+        of_all_ranks=False,
+    ),
+    router=("vllm-router",),
+    router_package="vllm-router",
+    disaggregated="--vllm-pd-disaggregation",
+    bootstrap=False,
+    places=places,
+    arguments=engine_arguments,
+    place_arguments=place_arguments,
+    variables=environment,
+    router_arguments=router_arguments,
+    smoke=vllm_smoke_text,
+    layout=layout_of,
+    connector=_connector,
+    hand_over=hand_over_faults,
+    place_faults=place_faults,
+    pair_faults=pair_faults,
+)

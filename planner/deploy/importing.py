@@ -1,4 +1,4 @@
-"""A folder for vLLM back as a plan: the one that it was written for, with what its scripts say today."""
+"""A folder back as a plan: the one that it was written for, with what its scripts say today."""
 
 from __future__ import annotations
 
@@ -9,33 +9,24 @@ from pathlib import Path
 
 from planner.deploy.build import plan_id
 from planner.deploy.command_line import FlagList
-from planner.deploy.vllm_reading import (
+from planner.deploy.dialect import Dialect
+from planner.deploy.reading import (
     GroupEntry,
     ReadEngine,
+    engine_flags,
     engine_of_script,
-    layout_of,
     read_manifest,
     read_scripts,
-    vllm_flags,
 )
 from planner.documents.plan import load_plan
 from planner.errors import SpecError
 from planner.memory import kv_capacity, memory_budgets, tightest
 from planner.plan import Group, Plan, PlanStatus
-from planner.specs import Dtype, Precision
+from planner.specs import Precision
 from planner.standing import Standing, standing_plans
 
-_FORMATS = {
-    "bfloat16": Dtype.BF16,
-    "float16": Dtype.FP16,
-    "half": Dtype.FP16,
-    "fp8": Dtype.FP8,
-    "fp8_e4m3": Dtype.FP8,
-    "fp8_ds_mla": Dtype.FP8,
-}
 
-
-def vllm_plan(folder: Path) -> Plan:
+def folder_plan(folder: Path, dialect: Dialect) -> Plan:
     """The plan of a folder. Where scripts were changed, their groups are as the scripts have them.
 
     Memory and KV cache of changed groups are computed anew; what was predicted is that of the plan before,
@@ -51,29 +42,39 @@ def vllm_plan(folder: Path) -> Plan:
     if plan_id(plan) != manifest.plan:
         rule = f"is not the plan {manifest.plan} that the files were written for"
         raise SpecError(f"{folder / 'plan.yaml'}: {rule} (use it by itself, or emit it again)")
-    flags, scripts = vllm_flags(manifest), read_scripts(folder, manifest)
+    flags, scripts = engine_flags(manifest), read_scripts(folder, manifest)
     standings = {name: s for s in standing_plans(plan, folder, str(folder)) for name in s.names}
     groups = {group.name: group for group in plan.groups}
     for entry in manifest.groups:
         if entry.planned_name not in groups or entry.name not in scripts:
             raise SpecError(f"{folder}: group {entry.name} has no script, or is not in the plan")
         script = scripts[entry.name]
-        engine = engine_of_script(entry.name, script)
+        engine = engine_of_script(entry.name, script, dialect.program)
         planned = groups[entry.planned_name]
         standing = standings[entry.planned_name]
-        groups[entry.planned_name] = _read_group(planned, engine, len(script.cases), entry, standing, flags)
+        groups[entry.planned_name] = _read_group(
+            dialect, planned, engine, len(script.cases), entry, standing, flags
+        )
     changed = [name for name, group in groups.items() if group not in plan.groups]
     return plan if not changed else _with_groups(plan, groups, changed)
 
 
 def _read_group(
-    planned: Group, engine: ReadEngine, replicas: int, entry: GroupEntry, standing: Standing, flags: FlagList
+    dialect: Dialect,
+    planned: Group,
+    engine: ReadEngine,
+    replicas: int,
+    entry: GroupEntry,
+    standing: Standing,
+    flags: FlagList,
 ) -> Group:
-    layout = layout_of(engine, flags)
+    layout = dialect.layout(engine, flags)
     if layout is None:
         raise SpecError(f"{engine.file}: the sizes of its engines cannot be read")
     kept = planned.parallelism == layout
-    ranks = _number(engine, flags, "--max-num-seqs")
+    limits = dialect.limits
+    shared = layout.dp if limits.of_all_ranks else 1
+    ranks = max(_number(engine, flags, limits.sequences) // shared, 1)
     sequences = ranks * layout.dp
     if kept and ranks == math.ceil(planned.max_num_seqs / layout.dp):
         sequences = planned.max_num_seqs
@@ -81,10 +82,10 @@ def _read_group(
         planned,
         replicas=replicas,
         parallelism=layout,
-        precision=_precision(planned, engine, standing, flags),
+        precision=_precision(dialect, planned, engine, standing, flags),
         max_num_seqs=sequences,
-        max_num_batched_tokens=_number(engine, flags, "--max-num-batched-tokens"),
-        max_model_len=_number(engine, flags, "--max-model-len"),
+        max_num_batched_tokens=max(_number(engine, flags, limits.tokens) // shared, 1),
+        max_model_len=_number(engine, flags, limits.longest),
     )
     if read == planned:
         return planned
@@ -98,14 +99,16 @@ def _number(engine: ReadEngine, flags: FlagList, name: str) -> int:
     return int(text)
 
 
-def _precision(planned: Group, engine: ReadEngine, standing: Standing, flags: FlagList) -> Precision:
+def _precision(
+    dialect: Dialect, planned: Group, engine: ReadEngine, standing: Standing, flags: FlagList
+) -> Precision:
     """Formats as the flags have them; what no flag says is as planned."""
-    kv_cache = _FORMATS.get(engine.value(flags, "--kv-cache-dtype"), planned.precision.kv_cache)
+    kv_cache = dialect.formats.get(engine.value(flags, dialect.kv_cache), planned.precision.kv_cache)
     service = standing.fleet.service
     own = Precision.of(service.model).weights
-    made = engine.value(flags, "--quantization")
-    weights = _FORMATS.get(made, planned.precision.weights)
-    loads_own = engine.model(flags) == service.model.name
+    made = engine.value(flags, dialect.quantization)
+    weights = dialect.formats.get(made, planned.precision.weights)
+    loads_own = engine.model(flags, dialect.model_flag) == service.model.name
     if not made and loads_own and planned.precision.weights is not own:
         weights = own
     return replace(planned.precision, weights=weights, kv_cache=kv_cache)

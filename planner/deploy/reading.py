@@ -1,9 +1,8 @@
-"""Reading a folder that :mod:`planner.deploy.vllm` wrote, with the line of everything in it."""
+"""Reading a folder that :mod:`planner.deploy.rendering` wrote, with the line of everything in it."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,7 @@ from planner.documents.files import read_text
 from planner.documents.tree import Tree
 from planner.documents.yaml_text import parse_tree
 from planner.errors import SpecError
-from planner.specs import Parallelism, Phase
-
-SERVE = ("vllm", "serve")
+from planner.specs import Phase
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +51,7 @@ class ReadEngine:
     Attributes
     ----------
     command : Command
-        Words after ``vllm serve``.
+        Words after the program.
     environment : mapping
         Value and line.
     gpus : tuple of str or None
@@ -82,7 +79,10 @@ class ReadEngine:
         values = self.flags(known).get(name, ((), 0))[0]
         return values[0] if values else ""
 
-    def model(self, known: FlagList) -> str:
+    def model(self, known: FlagList, flag: str) -> str:
+        """What it loads, by a flag; an empty one: by the first word."""
+        if flag:
+            return self.value(known, flag)
         _, rest, _ = read_command(self.command.words, known)
         return rest[0] if rest else ""
 
@@ -141,7 +141,7 @@ def read_scripts(folder: Path, manifest: Manifest) -> dict[str, Script]:
     return found
 
 
-def engine_of_script(group: str, script: Script) -> ReadEngine:
+def engine_of_script(group: str, script: Script, program: Sequence[str]) -> ReadEngine:
     """What a script says of all its engines."""
     file = f"groups/{group}.sh"
     return ReadEngine(
@@ -149,15 +149,15 @@ def engine_of_script(group: str, script: Script) -> ReadEngine:
         line=script.command.lines[0] if script.command.lines else 0,
         group=group,
         number=0,
-        command=script.command.after(len(SERVE)),
+        command=script.command.after(len(program)),
         environment=script.exports,
         gpus=None,
     )
 
 
-def engines_of_script(group: str, script: Script) -> Iterator[ReadEngine]:
+def engines_of_script(group: str, script: Script, program: Sequence[str]) -> Iterator[ReadEngine]:
     """Its engines one by one, with their variables filled in."""
-    shared = engine_of_script(group, script)
+    shared = engine_of_script(group, script, program)
     for number, (variables, line) in script.cases.items():
         environment = {
             name: (variables.get(value[1:], value) if value.startswith("$") else value, at)
@@ -172,17 +172,6 @@ def engines_of_script(group: str, script: Script) -> Iterator[ReadEngine]:
             environment=environment,
             gpus=tuple(gpu for gpu in variables.get("gpus", "").split(",") if gpu),
         )
-
-
-def layout_of(engine: ReadEngine, flags: FlagList) -> Parallelism | None:
-    """Sizes of an engine; None where one cannot be read."""
-    names = ("--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size")
-    sizes = [engine.value(flags, name) or "1" for name in names]
-    if not all(size.isdecimal() and int(size) > 0 for size in sizes):
-        return None
-    tp, pp, dp = map(int, sizes)
-    spread = engine.flags(flags).get("--enable-expert-parallel")
-    return Parallelism(tp=tp, pp=pp, dp=dp, ep=tp * dp if spread is not None and not spread[0] else 1)
 
 
 # --------------------------------------------------------------------------------------------
@@ -242,16 +231,7 @@ def _not_texts(tree: Tree, file: str, name: str) -> Iterator[Finding]:
                 yield Finding(file=file, line=line, rule=rule, value=str(item), suggestion=f"write '{item}'")
 
 
-def transfer_config(text: str) -> dict[str, Any]:
-    """The connector's settings; empty where they cannot be read."""
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def vllm_flags(manifest: Manifest) -> FlagList:
+def engine_flags(manifest: Manifest) -> FlagList:
     """Flags of the version that the folder was written for.
 
     Raises

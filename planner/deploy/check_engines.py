@@ -1,4 +1,4 @@
-"""Engines of a folder for vLLM: command lines, connectors, GPUs, ports; scripts and compose files alike."""
+"""Engines of a folder: command lines, connectors, GPUs, ports; scripts and compose files alike."""
 
 from __future__ import annotations
 
@@ -8,31 +8,25 @@ from pathlib import Path
 
 from planner.deploy.command_line import FlagList, command_faults
 from planner.deploy.description import PLACEHOLDER
+from planner.deploy.dialect import Dialect
 from planner.deploy.engine_facts import EngineFacts
 from planner.deploy.findings import Finding, of_error, of_problem
 from planner.deploy.manifest import NAME as MANIFEST
-from planner.deploy.scripts import Command, Script
-from planner.deploy.vllm_reading import (
-    SERVE,
+from planner.deploy.reading import (
     GroupEntry,
     Manifest,
     ReadEngine,
     compose_services,
     engine_of_script,
     engines_of_script,
-    layout_of,
-    transfer_config,
 )
+from planner.deploy.scripts import Command, Script
 from planner.deploy.words import MAX_GROUP_NAME
 from planner.documents.files import read_text
-from planner.documents.names import did_you_mean, one_of
+from planner.documents.names import one_of
 from planner.documents.schema_base import MAX_LABEL, label_of
 from planner.documents.yaml_text import parse_tree
 from planner.errors import SpecError
-from planner.specs import Phase
-
-_ROLES = {Phase.PREFILL: ("kv_producer", "kv_both"), Phase.DECODE: ("kv_consumer", "kv_both")}
-_LOCAL = ("localhost", "127.0.0.1", "::1", "0.0.0.0", "")
 
 
 def command_findings(file: str, command: Command, flags: FlagList, positionals: int) -> Iterator[Finding]:
@@ -50,73 +44,50 @@ def command_findings(file: str, command: Command, flags: FlagList, positionals: 
 
 
 def script_findings(
-    group: GroupEntry, script: Script, flags: FlagList, facts: EngineFacts
+    dialect: Dialect, group: GroupEntry, script: Script, flags: FlagList, facts: EngineFacts
 ) -> Iterator[Finding]:
     """What is wrong with the script of a group, and with each of its engines."""
-    engine = engine_of_script(group.name, script)
+    engine = engine_of_script(group.name, script, dialect.program)
     yield from (Finding(file=engine.file, line=line, rule=rule) for line, rule in script.unread)
-    if script.command.words[:2] != SERVE:
-        yield Finding(file=engine.file, line=engine.line, rule="runs no vllm serve")
+    if script.command.words[: len(dialect.program)] != dialect.program:
+        rule = f"runs no {' '.join(dialect.program)}"
+        yield Finding(file=engine.file, line=engine.line, rule=rule)
         return
-    yield from _engine_findings(group, engine, flags, facts)
-    for one in engines_of_script(group.name, script):
-        yield from _place_findings(group, one, flags)
+    yield from _engine_findings(dialect, group, engine, flags, facts)
+    for one in engines_of_script(group.name, script, dialect.program):
+        yield from _place_findings(dialect, group, one, flags)
 
 
 def _engine_findings(
-    group: GroupEntry, engine: ReadEngine, flags: FlagList, facts: EngineFacts
+    dialect: Dialect, group: GroupEntry, engine: ReadEngine, flags: FlagList, facts: EngineFacts
 ) -> Iterator[Finding]:
     """What holds of one command line."""
-    yield from command_findings(engine.file, engine.command, flags, positionals=1)
-    if not engine.model(flags):
+    yield from command_findings(
+        engine.file, engine.command, flags, positionals=0 if dialect.model_flag else 1
+    )
+    if not engine.model(flags, dialect.model_flag):
         yield Finding(file=engine.file, line=engine.line, rule="names no model")
     given = engine.flags(flags)
-    for name in ("--tensor-parallel-size", "--kv-cache-dtype", "--block-size", "--attention-backend"):
+    for name in dialect.required:
         if name not in given:
             yield Finding(
                 file=engine.file, line=engine.line, rule=f"{name} is missing; the plan counts on it"
             )
-    yield from _connector_findings(group, engine, flags)
-    backend = facts.backends.get(engine.value(flags, "--attention-backend"))
-    block = engine.value(flags, "--block-size")
+    yield from dialect.hand_over(group, engine, flags)
+    backend = facts.backends.get(engine.value(flags, dialect.backend))
+    block = engine.value(flags, dialect.block_size)
     if backend is not None and backend.block_sizes and block not in map(str, backend.block_sizes):
         sizes = tuple(map(str, backend.block_sizes))
-        line = given["--block-size"][1] if "--block-size" in given else engine.line
-        rule = f"--block-size with {backend.name} {one_of(sizes)}"
+        line = given[dialect.block_size][1] if dialect.block_size in given else engine.line
+        rule = f"{dialect.block_size} with {backend.name} {one_of(sizes)}"
         yield Finding(file=engine.file, line=line, rule=rule, value=block)
 
 
-def _connector_findings(group: GroupEntry, engine: ReadEngine, flags: FlagList) -> Iterator[Finding]:
-    """Both sides of a hand-over name a connector and their role in it."""
-    given = engine.flags(flags).get("--kv-transfer-config")
-    roles = _ROLES.get(group.role)
-    if roles is None:
-        return
-    where = f"a {group.role} engine"
-    if given is None:
-        rule = f"{where} without --kv-transfer-config answers, and hands nothing over"
-        hint = f'--kv-transfer-config \'{{"kv_connector":"NixlConnector","kv_role":"{roles[0]}"}}\''
-        yield Finding(file=engine.file, line=engine.line, rule=rule, suggestion=hint)
-        return
-    values, line = given
-    config, options = transfer_config(values[0] if values else ""), flags.kv_transfer
-    assert options is not None
-    for key in config:
-        if key not in options.fields:
-            rule, hint = "--kv-transfer-config has no such field", did_you_mean(key, options.fields)
-            yield Finding(file=engine.file, line=line, rule=rule, value=key, suggestion=hint)
-    connector, role = str(config.get("kv_connector", "")), str(config.get("kv_role", ""))
-    if connector not in options.connectors:
-        hint = did_you_mean(connector, options.connectors) or f"known: {', '.join(options.connectors)}"
-        yield Finding(file=engine.file, line=line, rule="is no connector", value=connector, suggestion=hint)
-    if role not in roles:
-        rule = f"kv_role of {where} {one_of(roles)}"
-        yield Finding(file=engine.file, line=line, rule=rule, value=role, suggestion=roles[0])
-
-
-def _place_findings(group: GroupEntry, engine: ReadEngine, flags: FlagList) -> Iterator[Finding]:
+def _place_findings(
+    dialect: Dialect, group: GroupEntry, engine: ReadEngine, flags: FlagList
+) -> Iterator[Finding]:
     """GPUs and ports of one engine."""
-    layout = layout_of(engine, flags)
+    layout = dialect.layout(engine, flags)
     gpus = engine.gpus or ()
     if layout is not None and len(gpus) != layout.num_gpus:
         rule = f"{group.role} engine of {layout} needs {layout.num_gpus} GPUs"
@@ -125,11 +96,7 @@ def _place_findings(group: GroupEntry, engine: ReadEngine, flags: FlagList) -> I
     if not (port.isdecimal() and 0 < int(port) < 65_536):
         rule = "--port must be a number up to 65535"
         yield Finding(file=engine.file, line=engine.line, rule=rule, value=port)
-    config = transfer_config(engine.value(flags, "--kv-transfer-config"))
-    address, line = engine.environment.get("VLLM_NIXL_SIDE_CHANNEL_HOST", ("", engine.line))
-    if str(config.get("kv_connector", "")).startswith("Nixl") and address in _LOCAL:
-        rule = "VLLM_NIXL_SIDE_CHANNEL_HOST has to be an address that other hosts reach"
-        yield Finding(file=engine.file, line=line, rule=rule, value=address or "nothing")
+    yield from dialect.place_faults(engine, flags)
 
 
 # --------------------------------------------------------------------------------------------
@@ -137,7 +104,12 @@ def _place_findings(group: GroupEntry, engine: ReadEngine, flags: FlagList) -> I
 
 
 def compose_findings(
-    folder: Path, manifest: Manifest, scripts: dict[str, Script], flags: FlagList, facts: EngineFacts
+    dialect: Dialect,
+    folder: Path,
+    manifest: Manifest,
+    scripts: dict[str, Script],
+    flags: FlagList,
+    facts: EngineFacts,
 ) -> tuple[list[ReadEngine], list[Finding]]:
     """Engines of all compose files, and what is wrong with these."""
     engines: list[ReadEngine] = []
@@ -167,10 +139,10 @@ def compose_findings(
                 continue
             engines.append(engine)
             group = groups[engine.group]
-            found += _engine_findings(group, engine, flags, facts)
-            found += _place_findings(group, engine, flags)
-            found += _same_as_script(engine, scripts, flags)
-            for what, value in _places(engine, flags):
+            found += _engine_findings(dialect, group, engine, flags, facts)
+            found += _place_findings(dialect, group, engine, flags)
+            found += _same_as_script(dialect, engine, scripts, flags)
+            for what, value in _places(dialect, engine, flags):
                 if (what, value) in taken:
                     rule = f"{what} is taken by {taken[what, value]} too"
                     found.append(Finding(file=file, line=line, rule=rule, value=value))
@@ -182,12 +154,12 @@ def compose_findings(
     return engines, found
 
 
-def _places(engine: ReadEngine, flags: FlagList) -> Iterator[tuple[str, str]]:
+def _places(dialect: Dialect, engine: ReadEngine, flags: FlagList) -> Iterator[tuple[str, str]]:
     """What no two engines of a host may share."""
     yield from (("GPU", gpu) for gpu in engine.gpus or ())
-    side = engine.environment.get("VLLM_NIXL_SIDE_CHANNEL_PORT", ("", 0))[0]
-    ports = [engine.value(flags, name) for name in ("--port", "--data-parallel-rpc-port")]
-    yield from (("port", port) for port in (*ports, side) if port)
+    ports = [engine.value(flags, name).rpartition(":")[2] for name in dialect.ports]
+    ports += [engine.environment.get(name, ("", 0))[0] for name in dialect.port_variables]
+    yield from (("port", port) for port in ports if port)
 
 
 def _name_findings(file: str, line: int, name: str, limit: int) -> Iterator[Finding]:
@@ -208,12 +180,17 @@ def _image_findings(file: str, line: int, image: str) -> Iterator[Finding]:
         yield Finding(file=file, line=line, rule="latest names no version", value=image)
 
 
-def _same_as_script(engine: ReadEngine, scripts: dict[str, Script], flags: FlagList) -> Iterator[Finding]:
+def _same_as_script(
+    dialect: Dialect, engine: ReadEngine, scripts: dict[str, Script], flags: FlagList
+) -> Iterator[Finding]:
     """Script and compose file of an engine say the same."""
     script = scripts.get(engine.group)
     if script is None:
         return
-    other = next((e for e in engines_of_script(engine.group, script) if e.number == engine.number), None)
+    other = next(
+        (e for e in engines_of_script(engine.group, script, dialect.program) if e.number == engine.number),
+        None,
+    )
     if other is None:
         rule = f"groups/{engine.group}.sh has no engine of this number"
         yield Finding(file=engine.file, line=engine.line, rule=rule, value=str(engine.number))
@@ -225,9 +202,11 @@ def _same_as_script(engine: ReadEngine, scripts: dict[str, Script], flags: FlagL
         if ours != said:
             rule = f"{name} differs from {other.file}:{at}, which has {_words(said)}"
             yield Finding(file=engine.file, line=line, rule=rule, value=_words(ours))
-    if engine.model(flags) != other.model(flags):
-        rule = f"the model differs from {other.file}, which has {other.model(flags)!r}"
-        yield Finding(file=engine.file, line=engine.line, rule=rule, value=engine.model(flags))
+    if engine.model(flags, dialect.model_flag) != other.model(flags, dialect.model_flag):
+        rule = f"the model differs from {other.file}, which has {other.model(flags, dialect.model_flag)!r}"
+        yield Finding(
+            file=engine.file, line=engine.line, rule=rule, value=engine.model(flags, dialect.model_flag)
+        )
     if engine.gpus != other.gpus:
         rule = f"GPUs differ from {other.file}:{other.line}, which has {','.join(other.gpus or ())}"
         yield Finding(file=engine.file, line=engine.line, rule=rule, value=",".join(engine.gpus or ()))

@@ -1,4 +1,4 @@
-"""Proof, without a GPU or a network, that a folder for vLLM is well formed."""
+"""Proof, without a GPU or a network, that a folder is well formed."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from planner.deploy.build import plan_id
-from planner.deploy.description import PLACEHOLDER
-from planner.deploy.engine_facts import load_engine_facts
-from planner.deploy.findings import Finding, of_error
-from planner.deploy.manifest import NAME as MANIFEST
-from planner.deploy.vllm_check_engines import (
+from planner.deploy.check_engines import (
     clashes,
     compose_findings,
     counts,
     script_findings,
 )
-from planner.deploy.vllm_check_fronts import front_findings, pair_findings
-from planner.deploy.vllm_reading import (
+from planner.deploy.check_fronts import front_findings, pair_findings
+from planner.deploy.description import PLACEHOLDER
+from planner.deploy.dialect import Dialect
+from planner.deploy.engine_facts import load_engine_facts
+from planner.deploy.findings import Finding, of_error
+from planner.deploy.manifest import NAME as MANIFEST
+from planner.deploy.reading import (
     Manifest,
+    engine_flags,
     engine_of_script,
     read_manifest,
     read_scripts,
-    vllm_flags,
 )
 from planner.documents.files import read_text
 from planner.documents.plan import load_plan
@@ -33,8 +34,8 @@ from planner.plan import Plan
 _BARE = re.compile(r"(?:^\s*(?:- +)*|: +|[\[,] *)([yYnN])\s*(?=$|#|[,\]}])")
 
 
-def vllm_findings(folder: Path) -> tuple[Finding, ...]:
-    """Everything that is wrong with a folder that was written for vLLM.
+def folder_findings(folder: Path, dialect: Dialect) -> tuple[Finding, ...]:
+    """Everything that is wrong with a folder that was written in a dialect.
 
     Raises
     ------
@@ -42,7 +43,7 @@ def vllm_findings(folder: Path) -> tuple[Finding, ...]:
         It has no manifest, or one of versions whose flags are not known.
     """
     manifest = read_manifest(folder)
-    flags, facts = vllm_flags(manifest), load_engine_facts(manifest.engine, manifest.version)
+    flags, facts = engine_flags(manifest), load_engine_facts(manifest.engine, manifest.version)
     found = [
         *_missing_files(folder, manifest),
         *_placeholders(folder, manifest),
@@ -52,13 +53,13 @@ def vllm_findings(folder: Path) -> tuple[Finding, ...]:
     scripts = read_scripts(folder, manifest)
     for group in manifest.groups:
         if group.name in scripts:
-            found += script_findings(group, scripts[group.name], flags, facts)
-    services, more = compose_findings(folder, manifest, scripts, flags, facts)
+            found += script_findings(dialect, group, scripts[group.name], flags, facts)
+    services, more = compose_findings(dialect, folder, manifest, scripts, flags, facts)
     found += [*problems, *more, *counts(manifest, scripts, services), *clashes(manifest, scripts)]
-    shared = {name: engine_of_script(name, script) for name, script in scripts.items()}
+    shared = {name: engine_of_script(name, script, dialect.program) for name, script in scripts.items()}
     if plan is not None:
-        found += pair_findings(plan, folder, manifest, shared, flags)
-    found += front_findings(folder, manifest, scripts, facts)
+        found += pair_findings(dialect, plan, folder, manifest, shared, flags)
+    found += front_findings(dialect, folder, manifest, scripts, facts)
     return tuple(sorted(set(found)))
 
 

@@ -1,4 +1,4 @@
-"""What stands behind one router of a folder for vLLM: pairs of groups, the router, the load test."""
+"""What stands behind one router of a folder: pairs of groups, the router, the load test."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from planner.deploy.command_line import FlagList, load_flags
+from planner.deploy.check_engines import command_findings
+from planner.deploy.command_line import FlagList, Given, load_flags, read_command
+from planner.deploy.dialect import Dialect
 from planner.deploy.engine_facts import EngineFacts
 from planner.deploy.findings import Finding, of_error
 from planner.deploy.manifest import NAME as MANIFEST
 from planner.deploy.pairs import WAYS_OUT, refused_pairs
-from planner.deploy.scripts import Command, Script, read_script
-from planner.deploy.vllm_check_engines import command_findings
-from planner.deploy.vllm_reading import (
+from planner.deploy.reading import (
     GroupEntry,
     Manifest,
     ReadEngine,
-    layout_of,
-    transfer_config,
 )
+from planner.deploy.scripts import Command, Script, read_script
 from planner.documents.files import read_text
 from planner.documents.names import did_you_mean
 from planner.engines.legality import EndPoint
@@ -28,18 +27,14 @@ from planner.plan import Group, Plan
 from planner.specs import Dtype, Phase
 from planner.standing import Standing, standing_plans
 
-_ALIKE = ("--dtype", "--kv-cache-dtype", "--attention-backend", "--speculative-config")
-_FORMATS = {
-    "bfloat16": Dtype.BF16,
-    "float16": Dtype.FP16,
-    "half": Dtype.FP16,
-    "fp8": Dtype.FP8,
-    "fp8_ds_mla": Dtype.FP8,
-}
-
 
 def pair_findings(
-    plan: Plan, folder: Path, manifest: Manifest, engines: dict[str, ReadEngine], flags: FlagList
+    dialect: Dialect,
+    plan: Plan,
+    folder: Path,
+    manifest: Manifest,
+    engines: dict[str, ReadEngine],
+    flags: FlagList,
 ) -> Iterator[Finding]:
     """Every prefill group may hand over to every decode group of its service."""
     try:
@@ -57,11 +52,14 @@ def pair_findings(
         if service not in standings:
             yield Finding(file=MANIFEST, line=0, rule="is no service of the plan", value=service)
             continue
-        yield from _refused(standings[service], sides, engines, planned, flags)
-        yield from _unlike([engines[g.name] for side in sides.values() for g in side], flags)
+        yield from _refused(dialect, standings[service], sides, engines, planned, flags)
+        prefill, decode = ([engines[g.name] for g in side] for side in sides.values())
+        yield from _unlike(dialect, [*prefill, *decode], flags)
+        yield from dialect.pair_faults(standings[service].fleet.service.model, prefill, decode, flags)
 
 
 def _refused(
+    dialect: Dialect,
     standing: Standing,
     sides: dict[Phase, list[GroupEntry]],
     engines: dict[str, ReadEngine],
@@ -73,8 +71,8 @@ def _refused(
     for role, groups in sides.items():
         for group in groups:
             engine, gpu = engines[group.name], planned[group.planned_name].gpu
-            layout, block = layout_of(engine, flags), engine.value(flags, "--block-size")
-            kv_cache = _FORMATS.get(engine.value(flags, "--kv-cache-dtype"), Dtype.BF16)
+            layout, block = dialect.layout(engine, flags), engine.value(flags, dialect.block_size)
+            kv_cache = dialect.formats.get(engine.value(flags, dialect.kv_cache), Dtype.BF16)
             if layout is None or not block.isdecimal() or not int(block):
                 continue  # told of the command line
             end = EndPoint(
@@ -97,10 +95,10 @@ def _refused(
         )
 
 
-def _unlike(engines: Sequence[ReadEngine], flags: FlagList) -> Iterator[Finding]:
+def _unlike(dialect: Dialect, engines: Sequence[ReadEngine], flags: FlagList) -> Iterator[Finding]:
     """What the engines' handshake compares is the same everywhere."""
-    for name in (*_ALIKE, "model", "connector"):
-        values = [_compared(engine, name, flags) for engine in engines]
+    for name in (*dialect.alike, "model", "connector"):
+        values = [_compared(dialect, engine, name, flags) for engine in engines]
         if len(set(values)) <= 1:
             continue
         usual = Counter(values).most_common(1)[0][0]
@@ -117,11 +115,11 @@ def _unlike(engines: Sequence[ReadEngine], flags: FlagList) -> Iterator[Finding]
                 )
 
 
-def _compared(engine: ReadEngine, name: str, flags: FlagList) -> str:
+def _compared(dialect: Dialect, engine: ReadEngine, name: str, flags: FlagList) -> str:
     if name == "model":
-        return engine.model(flags)
+        return engine.model(flags, dialect.model_flag)
     if name == "connector":
-        return str(transfer_config(engine.value(flags, "--kv-transfer-config")).get("kv_connector", ""))
+        return dialect.connector(engine, flags)
     return engine.value(flags, name)
 
 
@@ -130,14 +128,14 @@ def _compared(engine: ReadEngine, name: str, flags: FlagList) -> str:
 
 
 def front_findings(
-    folder: Path, manifest: Manifest, scripts: dict[str, Script], facts: EngineFacts
+    dialect: Dialect, folder: Path, manifest: Manifest, scripts: dict[str, Script], facts: EngineFacts
 ) -> Iterator[Finding]:
     """What is wrong with routers and load tests."""
     router = load_flags(facts.router, manifest.router_version)
     bench = load_flags(facts.load_test, facts.load_test_version)
     for service, suffix in manifest.suffixes.items():
         for file, flags, program in (
-            (f"router{suffix}.sh", router, ("vllm-router",)),
+            (f"router{suffix}.sh", router, dialect.router),
             (f"load-test{suffix}.sh", bench, ("vllm", "bench", "serve")),
         ):
             if not (folder / file).is_file():
@@ -150,53 +148,58 @@ def front_findings(
             command = script.command.after(len(program))
             yield from command_findings(file, command, flags, positionals=0)
             if flags is router:
-                yield from _router_findings(file, command, _urls(service, manifest, scripts))
+                yield from _router_findings(
+                    dialect, file, command, flags, _urls(dialect, service, manifest, scripts)
+                )
 
 
-def _urls(service: str, manifest: Manifest, scripts: dict[str, Script]) -> dict[Phase, list[str]]:
-    """URLs of the engines of each role; scripts of engines that hand nothing over know only the port."""
+def _urls(
+    dialect: Dialect, service: str, manifest: Manifest, scripts: dict[str, Script]
+) -> dict[Phase, list[str]]:
+    """What the router has to name of engines, by role; some scripts know only the port."""
     found: dict[Phase, list[str]] = {phase: [] for phase in Phase}
     for group in manifest.groups:
         if group.service == service and group.name in scripts:
             for variables, _ in scripts[group.name].cases.values():
                 address, port = variables.get("address", ""), variables.get("port", "")
                 shown = f"[{address}]" if ":" in address else address
-                found[group.role].append(f"http://{shown}:{port}" if address else f":{port}")
+                known = f"http://{shown}:{port}" if address else f":{port}"
+                if dialect.bootstrap and group.role is Phase.PREFILL:
+                    known += f" {variables.get('side_port', '')}"
+                found[group.role].append(known)
     return found
 
 
-def _router_findings(file: str, command: Command, urls: dict[Phase, list[str]]) -> Iterator[Finding]:
+def _router_findings(
+    dialect: Dialect, file: str, command: Command, flags: FlagList, urls: dict[Phase, list[str]]
+) -> Iterator[Finding]:
     """The router knows every engine, in its role."""
-    words = command.words
-    disaggregated = bool(urls[Phase.PREFILL])
-    if disaggregated and "--vllm-pd-disaggregation" not in words:
-        rule = "--vllm-pd-disaggregation is missing: every engine would get whole requests"
-        yield Finding(file=file, line=command.lines[0] if command.lines else 0, rule=rule)
+    first = command.lines[0] if command.lines else 0
+    if urls[Phase.PREFILL] and dialect.disaggregated not in command.words:
+        rule = f"{dialect.disaggregated} is missing: every engine would get whole requests"
+        yield Finding(file=file, line=first, rule=rule)
+    given, _, _ = read_command(command.words, flags)
     flag_of = {Phase.PREFILL: "--prefill", Phase.DECODE: "--decode", Phase.COLOCATED: "--worker-urls"}
     for role, flag in flag_of.items():
-        given = [w for w, before in _after(words, flag) if before]
         left = list(urls[role])
-        for url in given:
+        for said, line in _named(given, flag, command):
             match = next(
-                (known for known in left if url == known or (known[0] == ":" and url.endswith(known))), None
+                (known for known in left if said == known or (known[0] == ":" and said.endswith(known))), None
             )
             if match is None:
-                line = command.lines[words.index(url)]
                 rule = f"{flag} names no {role} engine of the scripts"
-                yield Finding(file=file, line=line, rule=rule, value=url, suggestion=did_you_mean(url, left))
+                yield Finding(
+                    file=file, line=line, rule=rule, value=said, suggestion=did_you_mean(said, left)
+                )
             else:
                 left.remove(match)
         for url in left:
-            line = command.lines[0] if command.lines else 0
-            yield Finding(file=file, line=line, rule=f"{flag} lacks an engine of the scripts", value=url)
+            yield Finding(file=file, line=first, rule=f"{flag} lacks an engine of the scripts", value=url)
 
 
-def _after(words: Sequence[str], flag: str) -> Iterator[tuple[str, bool]]:
-    """Every word, and whether it is a value of `flag`."""
-    within = False
-    for word in words:
-        if word.startswith("--"):
-            within = word == flag
-            yield word, False
-        else:
-            yield word, within
+def _named(given: Sequence[Given], flag: str, command: Command) -> Iterator[tuple[str, int]]:
+    """Engines that a flag names, and their lines: several in a list of workers, else one with its port."""
+    for one in given:
+        if one.name == flag:
+            words = one.values if flag == "--worker-urls" else (" ".join(one.values),)
+            yield from ((word, command.lines[one.word]) for word in words)

@@ -22,7 +22,7 @@ finished() {
   sum=0
   for url in $1; do
     count=$(curl --globoff --fail --silent --show-error --max-time 30 "$url/metrics" |
-      awk '/^vllm:request_success_total/ { total += $NF } END { printf "%d", total }')
+      awk '/^COUNTER/ { total += $NF } END { printf "%d", total }')
     sum=$((sum + count))
   done
   printf '%d' "$sum"
@@ -75,7 +75,7 @@ exit "$failed"
 _PROMPT = "The quick brown fox jumps over the lazy dog. " * 8
 
 
-def smoke_text(deployment: Deployment, front: Front) -> str:
+def vllm_smoke_text(deployment: Deployment, front: Front) -> str:
     """Fails where requests are answered though prefill engines do nothing: how deployments go wrong."""
     request = {"model": front.served_name, "prompt": _PROMPT, "max_tokens": 8, "temperature": 0}
     variables = {
@@ -97,14 +97,18 @@ def smoke_text(deployment: Deployment, front: Front) -> str:
             "decode": _urls(deployment, front.engines_of(Phase.DECODE)),
             "offer": json.dumps(request | {"max_tokens": 1, "kv_transfer_params": transfer}),
         }
+    return _smoke(deployment, front, variables, "vllm:request_success_total", _REMOTE)
+
+
+def _smoke(deployment: Deployment, front: Front, variables: dict[str, str], counter: str, remote: str) -> str:
     lines = [
         "#!/bin/sh",
         comment(f"Smoke check of {front.service}; needs curl. Run it where the engines can be reached."),
         comment(f"plan {deployment.plan_id}; for {deployment.engine} {deployment.engine_version}"),
         "set -u",
         *(f"{name}={quoted(value)}" for name, value in variables.items()),
-        _FUNCTIONS.strip("\n"),
-        (_REMOTE if front.disaggregated else _COLOCATED).strip("\n"),
+        _FUNCTIONS.strip("\n").replace("COUNTER", counter),
+        (remote if front.disaggregated else _COLOCATED).strip("\n"),
         _END.strip("\n"),
     ]
     return "\n".join(lines) + "\n"
