@@ -175,7 +175,11 @@ with no constants, or with those that the *other* half of the rows gives.
 BARS_TEXT = """
 Halves are split by deployment: all loads of a model, GPU, engine, version, format and layout are in one
 half. MEASURED.csv holds 602 rows (InferenceX of SemiAnalysis, and NVIDIA's, as collected in
-aiconfigurator-core, Apache-2.0), PUBLISHED.csv 2,828 values of nine publishers.
+aiconfigurator-core, Apache-2.0), PUBLISHED.csv 2,828 values of nine publishers. These are benchmarks in
+closed loops, predicted as such: `planner predict` shows a loop that has run for long, without a
+benchmark's client and first wave, and its TTFT is that much shorter. MEASURED.csv can be made from the
+tables of aiconfigurator's silicon comparison, PUBLISHED.csv from the publications it names by row;
+`planner validate --help` lists the columns.
 """
 SPLIT_TEXT = """
 `--split load` lets other loads of the same deployment into the half that is fitted. `--anchor` gives one
@@ -188,7 +192,10 @@ are throughputs of a whole system included.
 CONSTANTS_TEXT = """
 `python tools/fit_engine_constants.py MEASURED.csv` writes them and lists the rows; that of all versions
 is used for a version nobody measured, and it is what `planner solve` has for the versions in the engine
-files.
+files. Step and sequence are host time of a step and of each of its sequences; decode and prefill are
+factors on kernels. The last four are of a benchmark's TTFT alone: its fixed part (client, HTTP, tokens to
+text), how many services of a prompt a request sees, how many steps around its own, and the wait per
+further client in the first wave, in services.
 """
 UNCERTAINTY_TEXT = """
 The spread of a prediction (natural logarithm) has independent parts: the form with an engine's constants,

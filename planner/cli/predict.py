@@ -63,7 +63,11 @@ _SIZE = re.compile(r"(tp|pp|ep|dp)?(\d+)", re.IGNORECASE)
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def predict(**given: Any) -> None:
-    """TTFT and TPOT of one configuration, broken down by operator."""
+    """TTFT and TPOT of one configuration, broken down by operator.
+
+    With --concurrency, the clients of a loop that has run for long. A benchmark's figures have more in them:
+    the client, HTTP, and a first wave of requests that all come at once; `planner validate` counts these.
+    """
     load = Load(isl=given["isl"], osl=given["osl"], concurrency=given["concurrency"], rate=given["rate"])
     configuration = _configuration(given)
     point = None
