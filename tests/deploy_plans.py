@@ -86,6 +86,11 @@ OTHERS: dict[str, dict[str, Any]] = {
 
 
 @cache
-def plan_of(kind: str) -> Plan:
-    loaded = scenario_from_text(json.dumps((SCENARIOS | OTHERS)[kind]))
+def plan_of(kind: str, engine: str = "vllm") -> Plan:
+    scenario = dict((SCENARIOS | OTHERS)[kind])
+    if "models" in scenario:
+        scenario["models"] = [service | {"engine": engine} for service in scenario["models"]]
+    else:
+        scenario["engine"] = engine
+    loaded = scenario_from_text(json.dumps(scenario))
     return solve(loaded, SolveOptions(verify=False, alternatives=False))

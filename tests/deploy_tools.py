@@ -20,7 +20,7 @@ SITE = """\
 hosts:
   h100-sxm: [10.0.0.1, 10.0.0.2, 10.0.0.3]
   h200-sxm: [10.0.1.1, 10.0.1.2]
-  a100-80gb-sxm: [10.0.2.1, 10.0.2.2, 10.0.2.3, 10.0.2.4, 10.0.2.5]
+  a100-80gb-sxm: [10.0.2.1, 10.0.2.2, 10.0.2.3, 10.0.2.4, 10.0.2.5, 10.0.2.6, 10.0.2.7]
 router_host: front.example
 router_image: registry.example/vllm-router:0.1.17
 model_cache: /data/models
@@ -41,15 +41,17 @@ def docker_compose() -> Path | None:
     return next((path for path in found if path.is_file()), None)
 
 
-def emit_folder(planner: Runner, tmp_path: Path, kind: str, name: str = "out", site: str = SITE) -> Path:
+def emit_folder(
+    planner: Runner, tmp_path: Path, kind: str, name: str = "out", site: str = SITE, target: str = "vllm"
+) -> Path:
     """Emits a plan of a kind with the settings of a site; gives the folder."""
     plan, settings = tmp_path / f"{kind}.yaml", tmp_path / "site.yaml"
-    plan.write_text(dump_plan(plan_of(kind), reproducible=True), encoding="utf-8")
-    used = {group.gpu for group in plan_of(kind).groups}
+    plan.write_text(dump_plan(plan_of(kind, target), reproducible=True), encoding="utf-8")
+    used = {group.gpu for group in plan_of(kind, target).groups}
     lines = site.splitlines()
     given = [line for line in lines if not line.startswith("  ") or line.split(":")[0].strip() in used]
     settings.write_text("\n".join(given), encoding="utf-8")
     sited = ["--site", settings] if site else []
-    result = planner("emit", plan, "--target", "vllm", "-o", tmp_path / name, *sited)
+    result = planner("emit", plan, "--target", target, "-o", tmp_path / name, *sited)
     assert result.code == 0, result.err
     return tmp_path / name

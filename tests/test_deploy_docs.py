@@ -1,4 +1,4 @@
-"""The commands of docs/deploy-vllm.md, from solve to a checked folder."""
+"""The commands of docs/deploy-*.md, from solve to a checked folder."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from conftest import Runner
 from planner.documents.plan import load_plan
 from planner.specs import Statistic
 
-PAGE = Path(__file__).parents[1] / "docs" / "deploy-vllm.md"
+DOCS = Path(__file__).parents[1] / "docs"
+PAGES = ("deploy-vllm.md", "deploy-sglang.md")
 
 
-def blocks(kind: str) -> list[str]:
-    return re.findall(rf"^```{kind}\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+def blocks(text: str, kind: str) -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
 def write_result(folder: Path) -> None:
@@ -33,12 +34,14 @@ def write_result(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_commands_of_the_page(planner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_of_the_page(planner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str):
     monkeypatch.chdir(tmp_path)
-    scenario, site = blocks("yaml")
+    text = (DOCS / page).read_text(encoding="utf-8")
+    scenario, site = blocks(text, "yaml")
     Path("scenario.yaml").write_text(scenario, encoding="utf-8")
     Path("site.yaml").write_text(site, encoding="utf-8")
-    commands = [line for block in blocks("sh") for line in block.splitlines()]
+    commands = [line for block in blocks(text, "sh") for line in block.splitlines()]
     assert [shlex.split(line)[1] for line in commands] == [
         "solve", "emit", "check", "judge", "import", "simulate",
     ]  # fmt: skip
@@ -52,9 +55,7 @@ def test_commands_of_the_page(planner: Runner, tmp_path: Path, monkeypatch: pyte
     assert Path("imported.yaml").read_text(encoding="utf-8") == Path("deploy/plan.yaml").read_text(
         encoding="utf-8"
     )
-    (tree,) = re.findall(
-        r"^```\ndeploy/\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
-    )
+    (tree,) = re.findall(r"^```\ndeploy/\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     listed = re.findall(r"^  ([\w./-]+)", tree, re.MULTILINE)
     assert len(listed) > 6
     assert [path for path in listed if not Path("deploy", path.rstrip(",")).is_file()] == []

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from planner import catalog
-from planner.deploy.attention import Pinned, block_size_of, pinned_backend
+from planner.deploy.attention import Pinned, block_size_of, kind_of, pinned_backend
 from planner.deploy.description import (
     PLACEHOLDER,
     Deployment,
@@ -34,6 +34,7 @@ from planner.documents.site_schema import SiteDocument
 from planner.engines.legality import EndPoint
 from planner.errors import SpecError
 from planner.fleet import Deployed
+from planner.memory import step_bytes
 from planner.plan import Plan
 from planner.specs import (
     Dtype,
@@ -47,9 +48,10 @@ from planner.specs import (
     Speculation,
     StateMixer,
     Statistic,
+    rows_per_sequence,
 )
 from planner.standing import Standing
-from planner.units import MINUTES_PER_HOUR
+from planner.units import MILLI, MINUTES_PER_HOUR
 
 _TEST_SECONDS = 5 * MINUTES_PER_HOUR  # of a load test; a minute has as many seconds as an hour minutes
 _FEWEST_REQUESTS, _MOST_REQUESTS = 200, 100_000
@@ -150,6 +152,7 @@ def deployment_of(plan: Plan, standings: Sequence[Standing], site: SiteDocument)
         plan_id=plan_id(plan),
         engine=facts.engine,
         engine_version=facts.version,
+        router=facts.router,
         router_version=facts.router_version,
         load_test_version=facts.load_test_version,
         image=_image(facts, vendors, site),
@@ -300,7 +303,7 @@ def _groups(
                 max_num_seqs=math.ceil(group.max_num_seqs / group.parallelism.dp),
                 max_num_batched_tokens=group.token_budget,
                 max_model_len=standing.longest[i],
-                memory_fraction=engine.memory_utilization,
+                memory_fraction=_memory_fraction(standing, group),
                 weights=precision.weights,
                 kv_cache=precision.kv_cache,
                 activations=activations,
@@ -310,11 +313,28 @@ def _groups(
                 attention_backend=pinned[i].name,
                 contiguous_heads=different,
                 has_state=has_state,
+                latent=kind_of(service.model) != "heads",
                 transfer=_transfer(group.phase, engine.connector),
                 share=group.rate / pool if pool else 0.0,
             )
         )
     return tuple(out)
+
+
+def _memory_fraction(standing: Standing, group: Deployed) -> float:
+    """Share of a GPU that the engine takes, as its flag counts it. [1]
+
+    An engine with a rule for steps counts weights and KV cache only, of what is free once it stands.
+    """
+    service, engine = standing.fleet.service, standing.fleet.engine
+    gpu, layout = group.item.gpu, group.parallelism
+    if engine.step_reserve is None:
+        return engine.memory_utilization
+    outside = engine.non_torch_single if layout.num_gpus == 1 else engine.non_torch_parallel
+    sampled = math.ceil(group.max_num_seqs / layout.dp) * rows_per_sequence(service.speculation)
+    step = step_bytes(service.model, engine, gpu, layout, group.token_budget, sampled)
+    free = gpu.memory * engine.memory_utilization - outside
+    return math.floor((1 - step / free) / MILLI) * MILLI  # three digits, as SGLang rounds its own
 
 
 def _end(standing: Standing, group: Deployed) -> EndPoint:

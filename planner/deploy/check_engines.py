@@ -245,10 +245,10 @@ def clashes(manifest: Manifest, scripts: dict[str, Script]) -> Iterator[Finding]
         script = scripts.get(group.name)
         for number, (variables, line) in (script.cases if script else {}).items():
             address = variables.get("address")
-            for key in ("port", "side_port", "rpc_port"):
+            for key in ("port", "side_port", "rpc_port", "init"):
                 if address is None or key not in variables:
                     continue
-                place, name = (address, variables[key]), f"{group.name}-{number}"
+                place, name = (address, variables[key].rpartition(":")[2]), f"{group.name}-{number}"
                 if place in seen:
                     rule = f"{key} is taken by {seen[place]} on the same host"
                     file = f"groups/{group.name}.sh"

@@ -60,6 +60,8 @@ class EngineGroup:
         The engine's name of it; the same for all engines that exchange KV caches.
     contiguous_heads : bool
         Whether blocks of the KV cache have to lie head by head, as pairs of different TP need.
+    has_state, latent : bool
+        Whether the model has layers with a recurrent state; with latent attention.
     share : float
         Of the requests of its pool, by the plan. [1]
     """
@@ -86,6 +88,7 @@ class EngineGroup:
     attention_backend: str
     contiguous_heads: bool
     has_state: bool
+    latent: bool
     transfer: Transfer | None
     share: float
 
@@ -208,6 +211,7 @@ class Deployment:
     plan_id: str
     engine: str
     engine_version: str
+    router: str
     router_version: str
     load_test_version: str
     image: str

@@ -45,6 +45,8 @@ class EngineFacts:
     ----------
     images : mapping of str
         By vendor of the GPU.
+    router_note : str
+        What its other policies do.
     policies : tuple of str
         Of the router; those that pick an engine without a session or a prefix.
     order : mapping
@@ -56,6 +58,7 @@ class EngineFacts:
     images: Mapping[str, str]
     router: str
     router_version: str
+    router_note: str
     policies: tuple[str, ...]
     load_test: str
     load_test_version: str
@@ -91,6 +94,7 @@ def load_engine_facts(engine: str, version: str) -> EngineFacts:
         images=data["images"],
         router=router["tool"],
         router_version=router["version"],
+        router_note=router["note"],
         policies=tuple(router["policies"]),
         load_test=load_test["tool"],
         load_test_version=load_test["version"],

@@ -63,6 +63,16 @@ routed prefill "$prefill" "decode engines compute the prompts"
 routed decode "$decode" "nobody else should decode"
 """
 
+_BOOTSTRAP = r"""
+# Decode engines ask the bootstrap server of a prefill engine where its KV caches are.
+for url in $bootstrap; do
+  curl --globoff --fail --silent --show-error --max-time 30 --output /dev/null "$url/health" ||
+    fail "$url: the bootstrap server of a prefill engine does not answer"
+done
+routed prefill "$prefill" "decode engines compute the prompts"
+routed decode "$decode" "nobody else should decode"
+"""
+
 _COLOCATED = r"""
 routed colocated "$engines" "who answers?"
 """
@@ -98,6 +108,25 @@ def vllm_smoke_text(deployment: Deployment, front: Front) -> str:
             "offer": json.dumps(request | {"max_tokens": 1, "kv_transfer_params": transfer}),
         }
     return _smoke(deployment, front, variables, "vllm:request_success_total", _REMOTE)
+
+
+def sglang_smoke_text(deployment: Deployment, front: Front) -> str:
+    """Fails where bootstrap servers are silent, or requests are answered without prefill engines."""
+    request = {"model": front.served_name, "prompt": _PROMPT, "max_tokens": 8, "temperature": 0}
+    variables = {
+        "router": f"http://{front.router.address}:{front.router.port}",
+        "engines": _urls(deployment, front.engines),
+        "request": json.dumps(request),
+    }
+    if front.disaggregated:
+        prefill = front.engines_of(Phase.PREFILL)
+        servers = [f"http://{deployment.host(e.host).address}:{e.side_port}" for e in prefill]
+        variables |= {
+            "prefill": _urls(deployment, prefill),
+            "decode": _urls(deployment, front.engines_of(Phase.DECODE)),
+            "bootstrap": " ".join(servers),
+        }
+    return _smoke(deployment, front, variables, "sglang:num_requests_total", _BOOTSTRAP)
 
 
 def _smoke(deployment: Deployment, front: Front, variables: dict[str, str], counter: str, remote: str) -> str:

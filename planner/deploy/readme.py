@@ -18,7 +18,7 @@ def _lines(deployment: Deployment) -> Iterator[str]:
     yield f"# Deployment of plan {d.plan_id}"
     yield ""
     yield (
-        f"Written by `planner emit`. Flags were checked for {d.engine} {d.engine_version} and vllm-router "
+        f"Written by `planner emit`. Flags were checked for {d.engine} {d.engine_version} and {d.router} "
         f"{d.router_version}; engines run `{d.image}`."
     )
     yield "`planner check .` proves that the files are well formed, and names what still has to be set."

@@ -46,7 +46,7 @@ def router_policy(
         able = f"it can: {', '.join(facts.policies)}"
         raise SpecError(f"{tool}: {rule} ({able}; solve without routing: length_split)")
     mixed = any(not _equal(pool) for pool in pools)
-    policy = asked or _policy(plan, pools, tool)
+    policy = asked or _policy(plan, pools, facts)
     notes = []
     if policy != _ALIKE.get(Routing(plan.routing)) and asked:
         notes.append(f"The plan assumes {plan.routing} routing; the router was told to use {policy}.")
@@ -61,13 +61,14 @@ def router_policy(
     return policy, tuple(notes)
 
 
-def _policy(plan: Plan, pools: Sequence[Sequence[tuple[int, float]]], tool: str) -> str:
+def _policy(plan: Plan, pools: Sequence[Sequence[tuple[int, float]]], facts: EngineFacts) -> str:
     if (routing := Routing(plan.routing)) in _ALIKE:
         return _ALIKE[routing]
     if all(sum(replicas for replicas, _ in pool) <= 2 for pool in pools):
         return "power_of_two"  # looks at all there are
     rule = f"it has no policy that the plan's {routing} is, once a pool has more than two engines"
-    hint = "sticky_least_loaded counts sessions only; solve with options: {routing: power_of_two}"
+    hint = f"{facts.router_note}; solve with options: {{routing: power_of_two}}"
+    tool = f"{facts.router} {facts.router_version}"
     raise SpecError(f"{tool}: {rule} ({hint}, or accept it by router_policy: power_of_two in the site file)")
 
 

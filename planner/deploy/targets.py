@@ -13,6 +13,7 @@ from planner.deploy.findings import Finding
 from planner.deploy.importing import folder_plan
 from planner.deploy.manifest import NAME as MANIFEST
 from planner.deploy.rendering import folder_files
+from planner.deploy.sglang import SGLANG
 from planner.deploy.vllm import VLLM
 from planner.documents.files import file_error, read_text
 from planner.documents.names import did_you_mean
@@ -52,7 +53,10 @@ def _by_hand(dialect: Dialect, engine: str) -> Target:
     )
 
 
-TARGETS: Mapping[str, Target] = {"vllm": _by_hand(VLLM, "vllm")}
+TARGETS: Mapping[str, Target] = {
+    "vllm": _by_hand(VLLM, "vllm"),
+    "sglang": _by_hand(SGLANG, "sglang"),
+}
 
 
 def target_of(folder: Path) -> Target:
