@@ -281,7 +281,7 @@ def test_errors_of_golden_rows(group, kind, metric, bound):
 
 @pytest.mark.shared
 @pytest.mark.skipif(
-    "PLANNER_PUBLISHED" not in os.environ, reason="PLANNER_PUBLISHED names no file of published measurements"
+    "PLANNER_PUBLISHED" not in os.environ, reason="PLANNER_PUBLISHED names no file: data beside the checkout"
 )
 def test_all_published_rows():
     rows = read_published(os.environ["PLANNER_PUBLISHED"]).rows
