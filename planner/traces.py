@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from planner.arrays import FloatArray
 
 IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 WINDOWS = (1.0, 10.0, 60.0)
 """Widths in which arrivals are counted. [s]"""

@@ -9,18 +9,16 @@ import shlex
 import shutil
 import subprocess
 import sys
-import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 import yaml
 from conftest import Runner
 from deploy_plans import OTHERS, SCENARIOS, plan_of
+from deploy_servers import run_smoke_check
 from deploy_tools import FACTS, SITE, docker_compose, emit_folder, shellcheck
 
 from planner.deploy.build import deployment_of
@@ -434,42 +432,6 @@ def test_other_checkers_agree(emitted, kind: str):
 # The smoke check against engines that do, and do not, what they should
 
 
-class _Engine(BaseHTTPRequestHandler):
-    def log_message(self, *args: object) -> None:
-        pass
-
-    def _answer(self, text: str) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(text.encode("utf-8"))
-
-    def do_GET(self) -> None:
-        count = f'sglang:num_requests_total{{model_name="x"}} {self.server.finished}.0\n'
-        self._answer(f"# TYPE x counter\n{count}" if self.path == "/metrics" else "")
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        for server in (self.server, *self.server.behind):
-            server.finished += 1
-        self._answer("{}")
-
-
-@contextmanager
-def served(count: int) -> Iterator[list[ThreadingHTTPServer]]:
-    servers = [ThreadingHTTPServer(("127.0.0.1", 0), _Engine) for _ in range(count)]
-    threads = [threading.Thread(target=server.serve_forever, args=(0.02,)) for server in servers]
-    for server, thread in zip(servers, threads, strict=True):
-        server.finished, server.behind = 0, []
-        thread.start()
-    try:
-        yield servers
-    finally:
-        for server, thread in zip(servers, threads, strict=True):
-            server.shutdown()
-            server.server_close()
-            thread.join()
-
-
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 @pytest.mark.parametrize(
     ("bootstrap", "remote", "said"),
@@ -479,20 +441,12 @@ def served(count: int) -> Iterator[list[ThreadingHTTPServer]]:
         (False, True, "the bootstrap server of a prefill engine does not answer"),
     ],
 )
-def test_the_smoke_check_sees_decode_only_engines(emitted, tmp_path, bootstrap, remote, said):
-    text = (emitted("different-tp") / "smoke-check.sh").read_text(encoding="utf-8")
-    urls = sorted(set(re.findall(r"http://[\w.]+:\d+", text)))
-    with served(len(urls)) as servers:
-        by_url = dict(zip(urls, servers, strict=True))
-        router = next(server for url, server in by_url.items() if ":8000" in url)
-        prefill = [server for url, server in by_url.items() if ":810" in url]
-        decode = [server for url, server in by_url.items() if ":820" in url]
-        router.behind = [prefill[0], decode[0]] if remote else [decode[0]]
-        for url, server in by_url.items():
-            port = 1 if ":560" in url and not bootstrap else server.server_port
-            text = text.replace(url, f"http://127.0.0.1:{port}")
-        script = tmp_path / "smoke.sh"
-        script.write_text(text, encoding="utf-8")
-        done = subprocess.run(["sh", str(script)], capture_output=True, text=True, check=False)
+def test_the_smoke_check_sees_decode_only_engines(emitted, bootstrap, remote, said):
+    done = run_smoke_check(
+        emitted("different-tp") / "smoke-check.sh",
+        metric='sglang:num_requests_total{model_name="x"}',
+        remote=remote,
+        dead="" if bootstrap else ":560",
+    )
     assert (done.returncode == 0) == (bootstrap and remote)
     assert said in done.stdout + done.stderr

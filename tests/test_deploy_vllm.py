@@ -11,18 +11,16 @@ import shlex
 import shutil
 import subprocess
 import sys
-import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 import yaml
 from conftest import Runner
 from deploy_plans import SCENARIOS, plan_of
+from deploy_servers import run_smoke_check
 from deploy_tools import FACTS, SITE, docker_compose, emit_folder, shellcheck
 
 from planner.deploy.build import deployment_of
@@ -402,48 +400,6 @@ def test_other_pair_rules_agree(kind):
 # The smoke check against engines that do, and do not, what they should
 
 
-class _Engine(BaseHTTPRequestHandler):
-    offers = True
-
-    def log_message(self, *args: object) -> None:
-        pass
-
-    def _answer(self, text: str) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(text.encode("utf-8"))
-
-    def do_GET(self) -> None:
-        count = self.server.finished
-        text = f'# TYPE x counter\nvllm:request_success_total{{finished_reason="length"}} {count}.0\n'
-        self._answer(text if self.path == "/metrics" else "")
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.finished += 1
-        for other in self.server.behind:
-            other.finished += 1
-        asked = "kv_transfer_params" in body
-        given = {"remote_engine_id": "x"} if asked and self.server.offers else None
-        self._answer(json.dumps({"choices": [], "kv_transfer_params": given}))
-
-
-@contextmanager
-def served(count: int, offers: bool = True) -> Iterator[list[ThreadingHTTPServer]]:
-    servers = [ThreadingHTTPServer(("127.0.0.1", 0), _Engine) for _ in range(count)]
-    threads = [threading.Thread(target=server.serve_forever, args=(0.02,)) for server in servers]
-    for server, thread in zip(servers, threads, strict=True):
-        server.finished, server.behind, server.offers = 0, [], offers
-        thread.start()
-    try:
-        yield servers
-    finally:
-        for server, thread in zip(servers, threads, strict=True):
-            server.shutdown()
-            server.server_close()
-            thread.join()
-
-
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 @pytest.mark.parametrize(
     ("offers", "remote", "said"),
@@ -453,20 +409,13 @@ def served(count: int, offers: bool = True) -> Iterator[list[ThreadingHTTPServer
         (False, True, "kv_transfer_params is null"),
     ],
 )
-def test_the_smoke_check_sees_decode_only_engines(emitted, tmp_path, offers, remote, said):
-    text = (emitted("different-tp") / "smoke-check.sh").read_text(encoding="utf-8")
-    urls = sorted(set(re.findall(r"http://[\w.]+:\d+", text)))
-    with served(len(urls), offers) as servers:
-        by_url = dict(zip(urls, servers, strict=True))
-        router = next(server for url, server in by_url.items() if ":8000" in url)
-        prefill = [server for url, server in by_url.items() if ":810" in url]
-        decode = [server for url, server in by_url.items() if ":820" in url]
-        router.behind = [prefill[0], decode[0]] if remote else [decode[0]]
-        for url, server in by_url.items():
-            text = text.replace(url, f"http://127.0.0.1:{server.server_port}")
-        script = tmp_path / "smoke.sh"
-        script.write_text(text, encoding="utf-8")
-        done = subprocess.run(["sh", str(script)], capture_output=True, text=True, check=False)
+def test_the_smoke_check_sees_decode_only_engines(emitted, offers, remote, said):
+    done = run_smoke_check(
+        emitted("different-tp") / "smoke-check.sh",
+        metric='vllm:request_success_total{finished_reason="length"}',
+        remote=remote,
+        offers=offers,
+    )
     assert (done.returncode == 0) == (offers and remote)
     assert said in done.stdout + done.stderr
 

@@ -85,51 +85,48 @@ exit "$failed"
 _PROMPT = "The quick brown fox jumps over the lazy dog. " * 8
 
 
+_ASKS_FOR_A_CACHE = {
+    "do_remote_decode": True,
+    "do_remote_prefill": False,
+    "remote_engine_id": None,
+    "remote_block_ids": None,
+    "remote_host": None,
+    "remote_port": None,
+}
+
+
 def vllm_smoke_text(deployment: Deployment, front: Front) -> str:
     """Fails where requests are answered though prefill engines do nothing: how deployments go wrong."""
-    request = {"model": front.served_name, "prompt": _PROMPT, "max_tokens": 8, "temperature": 0}
-    variables = {
-        "router": f"http://{front.router.address}:{front.router.port}",
-        "engines": _urls(deployment, front.engines),
-        "request": json.dumps(request),
-    }
-    if front.disaggregated:
-        transfer = {
-            "do_remote_decode": True,
-            "do_remote_prefill": False,
-            "remote_engine_id": None,
-            "remote_block_ids": None,
-            "remote_host": None,
-            "remote_port": None,
-        }
-        variables |= {
-            "prefill": _urls(deployment, front.engines_of(Phase.PREFILL)),
-            "decode": _urls(deployment, front.engines_of(Phase.DECODE)),
-            "offer": json.dumps(request | {"max_tokens": 1, "kv_transfer_params": transfer}),
-        }
-    return _smoke(deployment, front, variables, "vllm:request_success_total", _REMOTE)
+    offer = _request(front) | {"max_tokens": 1, "kv_transfer_params": _ASKS_FOR_A_CACHE}
+    return _smoke(deployment, front, "vllm:request_success_total", _REMOTE, {"offer": json.dumps(offer)})
 
 
 def sglang_smoke_text(deployment: Deployment, front: Front) -> str:
     """Fails where bootstrap servers are silent, or requests are answered without prefill engines."""
-    request = {"model": front.served_name, "prompt": _PROMPT, "max_tokens": 8, "temperature": 0}
+    prefill = front.engines_of(Phase.PREFILL)
+    servers = [f"http://{deployment.host(e.host).address}:{e.side_port}" for e in prefill]
+    return _smoke(
+        deployment, front, "sglang:num_requests_total", _BOOTSTRAP, {"bootstrap": " ".join(servers)}
+    )
+
+
+def _request(front: Front) -> dict[str, object]:
+    return {"model": front.served_name, "prompt": _PROMPT, "max_tokens": 8, "temperature": 0}
+
+
+def _smoke(deployment: Deployment, front: Front, counter: str, remote: str, asked: dict[str, str]) -> str:
+    """`remote` looks at pools of two phases, and reads what is `asked` of them."""
     variables = {
         "router": f"http://{front.router.address}:{front.router.port}",
         "engines": _urls(deployment, front.engines),
-        "request": json.dumps(request),
+        "request": json.dumps(_request(front)),
     }
     if front.disaggregated:
-        prefill = front.engines_of(Phase.PREFILL)
-        servers = [f"http://{deployment.host(e.host).address}:{e.side_port}" for e in prefill]
         variables |= {
-            "prefill": _urls(deployment, prefill),
+            "prefill": _urls(deployment, front.engines_of(Phase.PREFILL)),
             "decode": _urls(deployment, front.engines_of(Phase.DECODE)),
-            "bootstrap": " ".join(servers),
+            **asked,
         }
-    return _smoke(deployment, front, variables, "sglang:num_requests_total", _BOOTSTRAP)
-
-
-def _smoke(deployment: Deployment, front: Front, variables: dict[str, str], counter: str, remote: str) -> str:
     lines = [
         "#!/bin/sh",
         comment(f"Smoke check of {front.service}; needs curl. Run it where the engines can be reached."),

@@ -1,0 +1,91 @@
+"""Engines and a router of a few lines, for scripts that ask them."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+
+class FakeServer(ThreadingHTTPServer):
+    """An engine or a router that counts the requests it has finished, and those behind it too."""
+
+    def __init__(self, metric: str, offers: bool) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.metric = metric
+        self.offers = offers
+        self.finished = 0
+        self.behind: list[FakeServer] = []
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: FakeServer
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+    def _answer(self, text: str) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(text.encode("utf-8"))
+
+    def do_GET(self) -> None:
+        counted = f"# TYPE x counter\n{self.server.metric} {self.server.finished}.0\n"
+        self._answer(counted if self.path == "/metrics" else "")
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        for server in (self.server, *self.server.behind):
+            server.finished += 1
+        given = {"remote_engine_id": "x"} if "kv_transfer_params" in body and self.server.offers else None
+        self._answer(json.dumps({"choices": [], "kv_transfer_params": given}))
+
+
+@contextmanager
+def _served(count: int, metric: str, offers: bool) -> Iterator[list[FakeServer]]:
+    servers = [FakeServer(metric, offers) for _ in range(count)]
+    threads = [threading.Thread(target=server.serve_forever, args=(0.02,)) for server in servers]
+    for thread in threads:
+        thread.start()
+    try:
+        yield servers
+    finally:
+        for server, thread in zip(servers, threads, strict=True):
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+
+def run_smoke_check(
+    script: Path, *, metric: str, remote: bool, offers: bool = True, dead: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """A copy of `script` against fake servers.
+
+    Parameters
+    ----------
+    metric : str
+        The counter of finished requests, with its labels.
+    remote : bool
+        Whether prompts reach the prefill engines.
+    offers : bool
+        Whether engines answer with `kv_transfer_params`.
+    dead : str
+        Addresses with this in them are answered by nobody; empty for none.
+    """
+    text = script.read_text(encoding="utf-8")
+    urls = sorted(set(re.findall(r"http://[\w.]+:\d+", text)))
+    with _served(len(urls), metric, offers) as servers:
+        by_url = dict(zip(urls, servers, strict=True))
+        router = next(server for url, server in by_url.items() if ":8000" in url)
+        prefill = [server for url, server in by_url.items() if ":810" in url]
+        decode = [server for url, server in by_url.items() if ":820" in url]
+        router.behind = [prefill[0], decode[0]] if remote else [decode[0]]
+        for url, server in by_url.items():
+            port = 1 if dead and dead in url else server.server_port
+            text = text.replace(url, f"http://127.0.0.1:{port}")
+        return subprocess.run(["sh", "-c", text, script.name], capture_output=True, text=True, check=False)
