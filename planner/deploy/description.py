@@ -128,6 +128,10 @@ class RouterSettings:
     port: int
     policy: str
 
+    @property
+    def url(self) -> str:
+        return f"http://{self.address}:{self.port}"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadTest:
@@ -224,3 +228,7 @@ class Deployment:
 
     def host(self, name: str) -> Host:
         return next(host for host in self.hosts if host.name == name)
+
+    def url(self, engine: Engine) -> str:
+        """Where an engine serves requests."""
+        return f"http://{self.host(engine.host).address}:{engine.port}"

@@ -117,7 +117,7 @@ def _request(front: Front) -> dict[str, object]:
 def _smoke(deployment: Deployment, front: Front, counter: str, remote: str, asked: dict[str, str]) -> str:
     """`remote` looks at pools of two phases, and reads what is `asked` of them."""
     variables = {
-        "router": f"http://{front.router.address}:{front.router.port}",
+        "router": front.router.url,
         "engines": _urls(deployment, front.engines),
         "request": json.dumps(_request(front)),
     }
@@ -141,7 +141,7 @@ def _smoke(deployment: Deployment, front: Front, counter: str, remote: str, aske
 
 
 def _urls(deployment: Deployment, engines: tuple[Engine, ...]) -> str:
-    return " ".join(f"http://{deployment.host(e.host).address}:{e.port}" for e in engines)
+    return " ".join(map(deployment.url, engines))
 
 
 def load_test_text(deployment: Deployment, front: Front, result: str) -> str:
@@ -154,7 +154,7 @@ def load_test_text(deployment: Deployment, front: Front, result: str) -> str:
     words = [
         "exec vllm bench serve",
         "--backend openai",
-        f"--base-url {quoted(f'http://{front.router.address}:{front.router.port}')}",
+        f"--base-url {quoted(front.router.url)}",
         f"--model {quoted(front.model)}",
         f"--served-model-name {quoted(front.served_name)}",
         "--dataset-name random",

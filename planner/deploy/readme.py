@@ -52,7 +52,7 @@ def _front(deployment: Deployment, front: Front) -> Iterator[str]:
     yield ""
     yield f"## {front.service}"
     yield ""
-    yield f"Requests for `{front.served_name}` go to http://{front.router.address}:{front.router.port}"
+    yield f"Requests for `{front.served_name}` go to {front.router.url}"
     yield f"(policy {front.router.policy})."
     yield ""
     yield "| group | role | engines | GPUs of each | nodes | share of its pool |"

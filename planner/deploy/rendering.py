@@ -170,11 +170,6 @@ def socket_address(deployment: Deployment, engine: Engine) -> str:
     return deployment.host(engine.host).address.strip("[]")
 
 
-def url(deployment: Deployment, engine: Engine) -> str:
-    """Where an engine serves requests."""
-    return f"http://{deployment.host(engine.host).address}:{engine.port}"
-
-
 def router_script(dialect: Dialect, deployment: Deployment, front: Front) -> str:
     """Starts the router, at the version that the flags were checked for."""
     words = [f"exec {' '.join(dialect.router)}"]

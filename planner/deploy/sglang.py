@@ -13,7 +13,7 @@ from planner.deploy.dialect import Dialect, Limits, Words
 from planner.deploy.findings import Finding
 from planner.deploy.probes import sglang_smoke_text
 from planner.deploy.reading import GroupEntry, ReadEngine
-from planner.deploy.rendering import socket_address, url
+from planner.deploy.rendering import socket_address
 from planner.documents.names import one_of
 from planner.errors import SpecError
 from planner.specs import Dtype, LatentAttention, Model, Parallelism, Phase
@@ -184,14 +184,14 @@ def router_arguments(deployment: Deployment, front: Front) -> Iterator[tuple[str
     yield "--prometheus-port", str(_METRICS_PORT + deployment.fronts.index(front))
     if not front.disaggregated:
         yield "--policy", front.router.policy
-        yield ("--worker-urls", *(url(deployment, e) for e in front.engines))
+        yield ("--worker-urls", *(deployment.url(e) for e in front.engines))
         return
     yield ("--pd-disaggregation",)
     for role in (Phase.PREFILL, Phase.DECODE):
         yield f"--{role}-policy", front.router.policy
         for engine in front.engines_of(role):
             bootstrap = (str(engine.side_port),) if role is Phase.PREFILL else ()
-            yield (f"--{role}", url(deployment, engine), *bootstrap)
+            yield (f"--{role}", deployment.url(engine), *bootstrap)
 
 
 # --------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from planner.deploy.dialect import Dialect, Limits, Words
 from planner.deploy.findings import Finding
 from planner.deploy.probes import vllm_smoke_text
 from planner.deploy.reading import GroupEntry, ReadEngine
-from planner.deploy.rendering import socket_address, url
+from planner.deploy.rendering import socket_address
 from planner.documents.names import did_you_mean, one_of
 from planner.errors import SpecError
 from planner.specs import Dtype, Model, Parallelism, Phase
@@ -118,7 +118,7 @@ def router_arguments(deployment: Deployment, front: Front) -> Iterator[tuple[str
     yield "--port", str(front.router.port)
     if not front.disaggregated:
         yield "--policy", front.router.policy
-        yield ("--worker-urls", *(url(deployment, e) for e in front.engines))
+        yield ("--worker-urls", *(deployment.url(e) for e in front.engines))
         return
     connectors = {group.transfer.connector for group in front.groups if group.transfer is not None}
     yield ("--vllm-pd-disaggregation",)
@@ -126,7 +126,7 @@ def router_arguments(deployment: Deployment, front: Front) -> Iterator[tuple[str
     for role in (Phase.PREFILL, Phase.DECODE):
         yield f"--{role}-policy", front.router.policy
         for engine in front.engines_of(role):
-            yield f"--{role}", url(deployment, engine)
+            yield f"--{role}", deployment.url(engine)
 
 
 # --------------------------------------------------------------------------------------------
