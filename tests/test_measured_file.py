@@ -195,6 +195,8 @@ def test_quoted_cells_may_hold_commas_and_line_ends(tmp_path):
         ("", "is empty"),
         ("\n", "line 1: has no columns"),
         (",".join(PLAIN) + "\n", "has no rows"),
+        (";".join(PLAIN) + "\n", "line 1: cells are separated by semicolons, must be by commas"),
+        ("\t".join(PLAIN) + "\n", "line 1: cells are separated by tabs, must be by commas"),
     ],
 )
 def test_files_without_rows(tmp_path, text, said):

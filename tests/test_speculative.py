@@ -604,6 +604,10 @@ def test_predict_takes_the_numbers(planner):
         (*given_numbers, "--draft-ms", 1),
         ("--draft-tokens", 1, "--accepted-tokens", 2.4, "--draft-ms", 1),
         ("--draft-tokens", 0, "--accepted-tokens", 1, "--draft-ms", 1),
+        ("--draft-tokens", 65, "--accepted-tokens", 1, "--draft-ms", 1),
+        ("--draft-tokens", 3, "--accepted-tokens", 2, "--draft-cost", 101),
+        ("--draft-tokens", 3, "--accepted-tokens", 2, "--draft-ms", 10_001),
+        (*given_numbers, "--draft-weights-gb", 10_001),
     ):
         found = planner(*base, *wrong, *load)
         assert found.code == 2

@@ -20,6 +20,7 @@ from planner.engines import load_engine, measured_versions
 from planner.errors import InfeasibleError, SpecError
 from planner.latency import OperatorTime
 from planner.specs import Engine, MeasuredPoint, Parallelism, Speculation
+from planner.specs.speculation import MAX_DRAFT, MAX_DRAFT_COST, MAX_DRAFT_GB, MAX_DRAFT_MS
 from planner.units import GIB, GIGA, MILLI
 
 _POOL = re.compile(r"(\d+)\s*x\s*((?:(?:tp|pp|ep|dp)?\d+)+)(?:@(.+))?", re.IGNORECASE)
@@ -43,13 +44,21 @@ _SIZE = re.compile(r"(tp|pp|ep|dp)?(\d+)", re.IGNORECASE)
 @click.option("--rate", type=Number(min=0, min_open=True), help="Poisson arrivals. [req/s]")
 @click.option("--isl", type=Number(min=1), required=True, help="Input tokens.")
 @click.option("--osl", type=Number(min=1), required=True, help="Output tokens.")
-@click.option("--draft-tokens", type=click.IntRange(1), help="Speculative decoding: tokens drafted per step.")
+@click.option(
+    "--draft-tokens", type=click.IntRange(1, MAX_DRAFT), help="Speculative decoding: tokens drafted per step."
+)
 @click.option(
     "--accepted-tokens", type=Number(min=1), help="Mean tokens that a step emits, the model's own included."
 )
-@click.option("--draft-cost", type=Number(min=0), help="Time of drafting, as a share of a step without it.")
-@click.option("--draft-ms", type=Number(min=0), help="The same as a time. [ms]")
-@click.option("--draft-weights-gb", type=Number(min=0), help="Memory of the draft on each GPU. [GB]")
+@click.option(
+    "--draft-cost",
+    type=Number(min=0, max=MAX_DRAFT_COST),
+    help="Time of drafting, as a share of a step without it.",
+)
+@click.option("--draft-ms", type=Number(min=0, max=MAX_DRAFT_MS), help="The same as a time. [ms]")
+@click.option(
+    "--draft-weights-gb", type=Number(min=0, max=MAX_DRAFT_GB), help="Memory of the draft on each GPU. [GB]"
+)
 @click.option(
     "--measured",
     metavar="KEY=VALUE,...",

@@ -14,6 +14,7 @@ from planner.errors import Problem, SpecError
 
 MAX_ROWS = 200_000
 MAX_SHOWN = 20  # problems of a file
+_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 Row = TypeVar("Row")
 CellsKind = TypeVar("CellsKind", bound="Cells")
 
@@ -53,12 +54,15 @@ def column_names(path: str | Path, table: csv.DictReader[str]) -> tuple[str, ...
     Raises
     ------
     SpecError
-        A first line that is no CSV.
+        A first line that is no CSV, or with other separators than commas.
     """
     try:
         names = [name.strip() for name in table.fieldnames or ()]
     except csv.Error as error:
         raise file_error(path, f"line 1: {error}") from None
+    separator = next((name for sign, name in _SEPARATORS.items() if len(names) == 1 and sign in names[0]), "")
+    if separator:
+        raise file_error(path, f"line 1: cells are separated by {separator}, must be by commas")
     if table.fieldnames is not None:
         table.fieldnames = names
     return tuple(names)

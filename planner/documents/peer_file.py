@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from planner.documents.files import file_error, read_lines
+from planner.documents.measurement_table import column_names
 from planner.documents.tree import shorten
 from planner.errors import Problem, SpecError
 from planner.units import MILLI
@@ -33,8 +34,7 @@ def read_peer(path: str | Path) -> PeerFile:
         Unreadable, or with the first cell that is no number.
     """
     table = csv.DictReader(read_lines(path))
-    columns = [name.strip() for name in table.fieldnames or ()]
-    table.fieldnames = columns
+    columns = column_names(path, table)
     names = [
         c[: -len(_TPOT)] for c in columns if c.endswith(_TPOT) and f"{c[: -len(_TPOT)]}{_TTFT}" in columns
     ]

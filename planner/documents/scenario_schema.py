@@ -43,15 +43,13 @@ from planner.documents.tree import Tree
 from planner.engines import engine_names
 from planner.errors import Problem
 from planner.specs import ColocatedUse, Dtype, Objective, Routing, SpareScope
+from planner.specs.speculation import MAX_DRAFT, MAX_DRAFT_COST, MAX_DRAFT_GB, MAX_DRAFT_MS
 
 MAX_TOKENS = 10_000_000
 MAX_HISTOGRAM = 30_000
 MAX_PARALLEL = 1024
 MAX_CV = 100
-MAX_DRAFT = 64
 MAX_CLIENTS = 100_000
-MAX_DRAFT_MS = 10_000
-MAX_DRAFT_GB = 10_000
 CHECKPOINT = "checkpoint"
 AUTO = "auto"
 TRACE = "trace"
@@ -126,7 +124,7 @@ class SpeculativeDocument(DocumentModel):
         description="Mean tokens that a step emits per sequence, the model's own included, 1 to "
         "draft_tokens + 1. [tok]"
     )
-    draft_cost: Annotated[float, Field(ge=0, le=100)] | None = Field(
+    draft_cost: Annotated[float, Field(ge=0, le=MAX_DRAFT_COST)] | None = Field(
         default=None,
         description="Time of drafting draft_tokens tokens, as a share of the model's own step without a "
         "draft at the same batch; or give draft_ms. [1]",

@@ -8,6 +8,12 @@ from dataclasses import dataclass
 from planner.errors import SpecError
 from planner.units import GIGA, MILLI
 
+MAX_DRAFT = 64
+MAX_DRAFT_COST = 100
+MAX_DRAFT_MS = 10_000
+MAX_DRAFT_GB = 10_000
+"""What a file or an option may give of draft_tokens, draft_cost, draft_ms and draft_weights_gb."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Speculation:
