@@ -209,7 +209,7 @@ def test_the_router_knows_ports_and_services(emitted, planner: Runner):
     [
         ({"routing": "least_loaded"}, {}, r"cache_aware weighs prefixes.*routing: power_of_two"),
         ({"routing": "round_robin"}, {}, "round_robin gives every engine of a pool the same load"),
-        ({"split": SPLIT}, {}, "it can: random, round_robin"),
+        ({"split": SPLIT}, {}, "it can: power_of_two, round_robin"),
         ({"engine_version": "0.4"}, {}, r"known: 0\.5\.23"),
         ({}, {"draft": {"a b": 1}}, "is not the end of a flag"),
     ],

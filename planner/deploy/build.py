@@ -152,8 +152,8 @@ def deployment_of(plan: Plan, standings: Sequence[Standing], site: SiteDocument)
         plan_id=plan_id(plan),
         engine=facts.engine,
         engine_version=facts.version,
-        router=facts.router,
-        router_version=facts.router_version,
+        router=facts.router.tool,
+        router_version=facts.router.version,
         load_test_version=facts.load_test_version,
         image=_image(facts, vendors, site),
         router_image="" if site.router_image is None else safe_text("router_image", site.router_image),
@@ -300,6 +300,7 @@ def _groups(
                 zone=group.item.zone,
                 replicas=group.replicas,
                 parallelism=group.parallelism,
+                nodes=math.ceil(group.parallelism.num_gpus / group.item.node_size),
                 max_num_seqs=math.ceil(group.max_num_seqs / group.parallelism.dp),
                 max_num_batched_tokens=group.token_budget,
                 max_model_len=standing.longest[i],
@@ -415,7 +416,7 @@ def _router(
         [(group.replicas, group.rate / group.replicas) for group in groups if group.phase is phase]
         for phase in Phase
     ]
-    policy, notes = router_policy(plan, pools, facts, site.router_policy)
+    policy, notes = router_policy(plan, pools, facts.router, site.router_policy)
     if site.router_host is None:
         address = f"{PLACEHOLDER}router-host"
     else:

@@ -131,7 +131,7 @@ def front_findings(
     dialect: Dialect, folder: Path, manifest: Manifest, scripts: dict[str, Script], facts: EngineFacts
 ) -> Iterator[Finding]:
     """What is wrong with routers and load tests."""
-    router = load_flags(facts.router, manifest.router_version)
+    router = load_flags(facts.router.tool, manifest.router_version)
     bench = load_flags(facts.load_test, facts.load_test_version)
     for service, suffix in manifest.suffixes.items():
         for file, flags, program in (

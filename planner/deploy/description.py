@@ -48,6 +48,8 @@ class EngineGroup:
         Of its own in the deployment; small letters, digits and dashes.
     planned_name : str
         What the plan calls it.
+    nodes : int
+        Hosts that one replica lies on.
     max_num_seqs : int
         Of one rank of attention data parallelism.
     memory_fraction : float
@@ -75,6 +77,7 @@ class EngineGroup:
     zone: str
     replicas: int
     parallelism: Parallelism
+    nodes: int
     max_num_seqs: int
     max_num_batched_tokens: int
     max_model_len: int

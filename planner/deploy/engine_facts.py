@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from planner.deploy.description import NodeLabel
 from planner.errors import SpecError
+from planner.specs import Routing
 
 _FOLDER = Path(str(files(__package__))) / "facts"
 
@@ -38,6 +40,30 @@ class Backend:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RouterFacts:
+    """One version of a router.
+
+    Attributes
+    ----------
+    policies : mapping
+        Its names of the routing that plans assume; those that it lacks are not there.
+    note : str
+        What its other policies do.
+    splits_lengths : bool
+        Whether it can send prompts to pools by their length.
+    """
+
+    tool: str
+    version: str
+    policies: Mapping[Routing, str]
+    note: str = ""
+    splits_lengths: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.tool} {self.version}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class EngineFacts:
     """One version of an engine.
 
@@ -45,10 +71,8 @@ class EngineFacts:
     ----------
     images : mapping of str
         By vendor of the GPU.
-    router_note : str
-        What its other policies do.
-    policies : tuple of str
-        Of the router; those that pick an engine without a session or a prefix.
+    router : RouterFacts
+        The engine's own.
     order : mapping
         Backends in the order of choice, by kind of attention and architecture.
     """
@@ -56,10 +80,7 @@ class EngineFacts:
     engine: str
     version: str
     images: Mapping[str, str]
-    router: str
-    router_version: str
-    router_note: str
-    policies: tuple[str, ...]
+    router: RouterFacts
     load_test: str
     load_test_version: str
     order: Mapping[str, Mapping[str, tuple[str, ...]]]
@@ -87,15 +108,12 @@ def load_engine_facts(engine: str, version: str) -> EngineFacts:
         listed = f"known: {', '.join(known)}" if known else "no version of it is known"
         raise SpecError(f"{engine} {version} cannot be written for: its flags are not known ({listed})")
     data = json.loads((_FOLDER / f"{engine}-{version}.json").read_text(encoding="utf-8"))
-    router, load_test = data["router"], data["load_test"]
+    load_test = data["load_test"]
     return EngineFacts(
         engine=engine,
         version=version,
         images=data["images"],
-        router=router["tool"],
-        router_version=router["version"],
-        router_note=router["note"],
-        policies=tuple(router["policies"]),
+        router=read_router(data["router"]),
         load_test=load_test["tool"],
         load_test_version=load_test["version"],
         order={
@@ -107,6 +125,12 @@ def load_engine_facts(engine: str, version: str) -> EngineFacts:
             for name, entry in data["backends"].items()
         },
     )
+
+
+def read_router(data: Mapping[str, Any]) -> RouterFacts:
+    """Facts of a router as files have them."""
+    policies = {Routing(routing): name for routing, name in data["policies"].items()}
+    return RouterFacts(**{**data, "policies": policies})
 
 
 @cache

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from planner.deploy.engine_facts import EngineFacts
+from planner.deploy.engine_facts import RouterFacts
 from planner.errors import SpecError
 from planner.plan import Plan
 from planner.specs import Routing
@@ -16,15 +16,9 @@ from planner.specs import Routing
 _EQUAL = 0.02
 """Relative difference of loads of two replicas that counts as none. [1]"""
 
-_ALIKE = {
-    Routing.POWER_OF_TWO: "power_of_two",
-    Routing.ROUND_ROBIN: "round_robin",
-    Routing.RANDOM: "random",
-}
-
 
 def router_policy(
-    plan: Plan, pools: Sequence[Sequence[tuple[int, float]]], facts: EngineFacts, asked: str | None
+    plan: Plan, pools: Sequence[Sequence[tuple[int, float]]], router: RouterFacts, asked: str | None
 ) -> tuple[str, tuple[str, ...]]:
     """The router's policy for a front, and what is to be said of it.
 
@@ -40,36 +34,47 @@ def router_policy(
     SpecError
         The router cannot share requests as the plan does.
     """
-    tool = f"{facts.router} {facts.router_version}"
-    if plan.split is not None:
+    able = f"it can: {', '.join(router.policies)}"
+    if plan.split is not None and not router.splits_lengths:
         rule = "the plan divides prompts by length, which no policy of it does"
-        able = f"it can: {', '.join(facts.policies)}"
-        raise SpecError(f"{tool}: {rule} ({able}; solve without routing: length_split)")
+        raise SpecError(f"{router}: {rule} ({able}; solve without routing: length_split)")
     mixed = any(not _equal(pool) for pool in pools)
-    policy = asked or _policy(plan, pools, facts)
+    planned = Routing(plan.routing)
+    routing = _nearest(planned, pools, router) if asked is None else Routing(asked)
+    if routing not in router.policies:
+        raise SpecError(f"router_policy: {router} has no {routing} ({able})")
     notes = []
-    if policy != _ALIKE.get(Routing(plan.routing)) and asked:
-        notes.append(f"The plan assumes {plan.routing} routing; the router was told to use {policy}.")
-    if mixed and policy in ("round_robin", "random"):
-        rule = f"{policy} gives every engine of a pool the same load, the plan does not"
-        raise SpecError(f"{tool}: {rule} (it can: power_of_two, by router_policy in the site file)")
+    if routing is not planned:
+        told = "the router was told to use" if asked else "this router has none: it has"
+        notes.append(f"The plan assumes {planned} routing; {told} {routing}.")
+    if mixed and routing in (Routing.ROUND_ROBIN, Routing.RANDOM):
+        rule = f"{routing} gives every engine of a pool the same load, the plan does not"
+        better = [r for r in router.policies if r not in (Routing.ROUND_ROBIN, Routing.RANDOM)]
+        raise SpecError(f"{router}: {rule} (it can: {', '.join(better)}, by router_policy in the site file)")
     if mixed:
         notes.append(
             "Engines of a pool are not equally fast. The router has no weights: it balances the number of "
             "requests under way, which only comes near the plan's shares. Judge the load test."
         )
-    return policy, tuple(notes)
+    return router.policies[routing], tuple(notes)
 
 
-def _policy(plan: Plan, pools: Sequence[Sequence[tuple[int, float]]], facts: EngineFacts) -> str:
-    if (routing := Routing(plan.routing)) in _ALIKE:
-        return _ALIKE[routing]
-    if all(sum(replicas for replicas, _ in pool) <= 2 for pool in pools):
-        return "power_of_two"  # looks at all there are
-    rule = f"it has no policy that the plan's {routing} is, once a pool has more than two engines"
-    hint = f"{facts.router_note}; solve with options: {{routing: power_of_two}}"
-    tool = f"{facts.router} {facts.router_version}"
-    raise SpecError(f"{tool}: {rule} ({hint}, or accept it by router_policy: power_of_two in the site file)")
+def _nearest(planned: Routing, pools: Sequence[Sequence[tuple[int, float]]], router: RouterFacts) -> Routing:
+    """What the plan assumes, or what is no worse."""
+    if planned in router.policies:
+        return planned
+    if planned is Routing.POWER_OF_TWO and Routing.LEAST_LOADED in router.policies:
+        return Routing.LEAST_LOADED  # looks at all, not at two
+    small = all(sum(replicas for replicas, _ in pool) <= 2 for pool in pools)
+    if planned is Routing.LEAST_LOADED and Routing.POWER_OF_TWO in router.policies and small:
+        return Routing.POWER_OF_TWO  # looks at all there are
+    other = next(iter(router.policies))
+    rule = f"it has no policy that the plan's {planned} is"
+    if planned is Routing.LEAST_LOADED:
+        rule += ", once a pool has more than two engines"
+    note = f"{router.note}; " if router.note else ""
+    hint = f"{note}solve with options: {{routing: {other}}}"
+    raise SpecError(f"{router}: {rule} ({hint}, or accept it by router_policy: {other} in the site file)")
 
 
 def _equal(pool: Sequence[tuple[int, float]]) -> bool:

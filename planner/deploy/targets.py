@@ -33,10 +33,10 @@ ReadBack = Callable[[Path], Plan]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """`engine` is the one whose plans it can write."""
+    """`engines` are those whose plans it can write."""
 
     name: str
-    engine: str
+    engines: tuple[str, ...]
     render: Render
     check: Check
     read_back: ReadBack
@@ -46,7 +46,7 @@ def _by_hand(dialect: Dialect, engine: str) -> Target:
     """Scripts and compose files in an engine's words."""
     return Target(
         name=dialect.target,
-        engine=engine,
+        engines=(engine,),
         render=lambda deployment, plan_text: folder_files(dialect, deployment, plan_text),
         check=lambda folder: folder_findings(folder, dialect),
         read_back=lambda folder: folder_plan(folder, dialect),
@@ -89,7 +89,7 @@ def target_for(name: str, engine: str) -> Target:
         hint = did_you_mean(name, list(TARGETS)) or f"known: {', '.join(TARGETS)}"
         raise SpecError(f"unknown target {name!r} ({hint})")
     target = TARGETS[name]
-    if target.engine != engine:
-        hint = f"solve with engine: {target.engine}"
-        raise SpecError(f"target {name} runs {target.engine}, the plan is for {engine} ({hint})")
+    if engine not in target.engines:
+        hint = f"solve with engine: {target.engines[0]}"
+        raise SpecError(f"target {name} runs {', '.join(target.engines)}, the plan is for {engine} ({hint})")
     return target

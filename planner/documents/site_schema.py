@@ -10,7 +10,7 @@ from planner.documents.schema_base import Choice, DocumentModel, Text
 
 Port = Annotated[int, Field(gt=1023, le=65_535)]
 
-POLICIES = ("power_of_two", "round_robin", "random")
+POLICIES = ("least_loaded", "power_of_two", "round_robin", "random")
 
 
 class PortsDocument(DocumentModel):
