@@ -6,28 +6,33 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
 from planner import catalog
 from planner.deploy.attention import Pinned, block_size_of, kind_of, pinned_backend
+from planner.deploy.cluster import cluster_of
 from planner.deploy.description import (
     PLACEHOLDER,
+    Cluster,
     Deployment,
     EngineGroup,
     Front,
     Host,
     LoadTest,
     NodeLabel,
+    Platform,
     RouterSettings,
     Transfer,
     TransferSide,
 )
-from planner.deploy.engine_facts import EngineFacts, load_engine_facts, node_label
+from planner.deploy.engine_facts import EngineFacts, RouterFacts, load_engine_facts, node_label
 from planner.deploy.pairs import require_pairs
 from planner.deploy.placement import Wanted, check_ports, place
+from planner.deploy.platform_facts import PlatformFacts
 from planner.deploy.routing import router_policy
-from planner.deploy.words import MAX_GROUP_NAME, dns_name, host_address, safe_text
+from planner.deploy.words import MAX_GROUP_NAME, dns_name, host_address, safe_text, short_name
 from planner.documents.names import did_you_mean
 from planner.documents.plan import plan_to_document
 from planner.documents.site_schema import SiteDocument
@@ -90,13 +95,17 @@ def require_verified(plan: Plan) -> None:
         raise SpecError(f"the plan did not hold in simulation: {missed} (--force writes it all the same)")
 
 
-def deployment_of(plan: Plan, standings: Sequence[Standing], site: SiteDocument) -> Deployment:
+def deployment_of(
+    plan: Plan, standings: Sequence[Standing], site: SiteDocument, platform: PlatformFacts | None = None
+) -> Deployment:
     """What is deployed of a plan.
 
     Parameters
     ----------
     standings : sequence of Standing
         Of its routers, as :func:`planner.standing.standing_plans` gives them.
+    platform : PlatformFacts or None
+        What starts engines and routes requests; None: scripts, and the engine's own router.
 
     Raises
     ------
@@ -125,23 +134,31 @@ def deployment_of(plan: Plan, standings: Sequence[Standing], site: SiteDocument)
     survives = (plan.scenario.get("options") or {}).get("survive") or ()
     hosts, engines = place(wanted, site.hosts, site.ports, apart="node" in survives)
     check_ports(site.ports, len(standings), max(host.gpus for host in hosts))
-    notes = [*_plan_notes(plan, hosts)]
+    notes = [*_plan_notes(plan, hosts), *_platform_notes(facts, platform)]
+    cluster = cluster_of(site.kubernetes)
+    router = facts.router if platform is None else platform.router
     fronts = []
     for k, standing in enumerate(standings):
-        settings, said = _router(plan, standing, facts, site, site.ports.router + k)
+        name = dns_name(standing.name, MAX_GROUP_NAME)
+        policy, said = _policy(plan, standing, router, site)
+        front = (
+            _own_front(site, site.ports.router + k)
+            if platform is None
+            else _front(platform, site, cluster, name)
+        )
         notes += said
         groups = _groups(standing, names, facts, site)
         own = {group.name for group in groups}
         fronts.append(
             Front(
-                name=dns_name(standing.name, MAX_GROUP_NAME),
+                name=name,
                 service=standing.name,
                 model=_model(standing, site),
                 served_name=_served_name(standing, site),
                 draft=_draft(standing.fleet.service.speculation, site),
                 groups=groups,
                 engines=tuple(engine for engine in engines if engine.group in own),
-                router=settings,
+                router=replace(front, policy=policy),
                 load_test=_load_test(standing),
                 slo=standing.fleet.service.slo.targets,
             )
@@ -152,15 +169,17 @@ def deployment_of(plan: Plan, standings: Sequence[Standing], site: SiteDocument)
         plan_id=plan_id(plan),
         engine=facts.engine,
         engine_version=facts.version,
-        router=facts.router.tool,
-        router_version=facts.router.version,
+        router=router.tool,
+        router_version=router.version,
         load_test_version=facts.load_test_version,
-        image=_image(facts, vendors, site),
+        image=_image(facts, platform, vendors, site),
         router_image="" if site.router_image is None else safe_text("router_image", site.router_image),
         model_cache=_model_cache(site),
         environment=_environment(site),
         hosts=hosts,
         fronts=tuple(fronts),
+        cluster=cluster,
+        platform=None if platform is None else _platform(platform, facts),
         notes=tuple(dict.fromkeys(notes)),
     )
 
@@ -209,12 +228,27 @@ def _draft(speculation: Speculation | None, site: SiteDocument) -> str:
     return f"{PLACEHOLDER}draft" if site.draft is None else json.dumps(site.draft, sort_keys=True)
 
 
-def _image(facts: EngineFacts, vendors: set[str], site: SiteDocument) -> str:
+def _image(facts: EngineFacts, platform: PlatformFacts | None, vendors: set[str], site: SiteDocument) -> str:
     if site.image is not None:
         return safe_text("image", site.image)
+    images = facts.images if platform is None else platform.images.get(facts.engine, facts.images)
     if len(vendors) == 1:
-        return facts.images.get(next(iter(vendors)), f"{PLACEHOLDER}image")
+        return images.get(next(iter(vendors)), f"{PLACEHOLDER}image")
     return f"{PLACEHOLDER}image"
+
+
+def _platform(platform: PlatformFacts, facts: EngineFacts) -> Platform:
+    inside = platform.engines[facts.engine] or facts.version
+    return Platform(name=platform.name, version=platform.version, engine_version=inside)
+
+
+def _platform_notes(facts: EngineFacts, platform: PlatformFacts | None) -> Iterator[str]:
+    inside = "" if platform is None else platform.engines[facts.engine]
+    if platform is not None and inside not in ("", facts.version):
+        yield (
+            f"Images of {platform.name} {platform.version} run {facts.engine} {inside}, which the flags were "
+            f"checked for; the plan was made for {facts.version}."
+        )
 
 
 def _model_cache(site: SiteDocument) -> str:
@@ -408,20 +442,32 @@ def _format_notes(standing: Standing, groups: Sequence[EngineGroup]) -> list[str
 # Router and load test
 
 
-def _router(
-    plan: Plan, standing: Standing, facts: EngineFacts, site: SiteDocument, port: int
-) -> tuple[RouterSettings, tuple[str, ...]]:
+def _policy(
+    plan: Plan, standing: Standing, router: RouterFacts, site: SiteDocument
+) -> tuple[str, tuple[str, ...]]:
     groups = standing.fleet.groups
     pools = [
         [(group.replicas, group.rate / group.replicas) for group in groups if group.phase is phase]
         for phase in Phase
     ]
-    policy, notes = router_policy(plan, pools, facts.router, site.router_policy)
+    return router_policy(plan, pools, router, site.router_policy)
+
+
+def _own_front(site: SiteDocument, port: int) -> RouterSettings:
+    """Where the router runs that an operator starts."""
     if site.router_host is None:
-        address = f"{PLACEHOLDER}router-host"
+        return RouterSettings(address=f"{PLACEHOLDER}router-host", port=port, policy="")
+    return RouterSettings(address=host_address("router_host", site.router_host), port=port, policy="")
+
+
+def _front(platform: PlatformFacts, site: SiteDocument, cluster: Cluster, name: str) -> RouterSettings:
+    """Where the platform takes requests, or where the site says that they can be sent."""
+    names = {"name": short_name(name), "namespace": cluster.namespace, "gateway": cluster.gateway}
+    if site.router_host is None:
+        address = platform.front.format(**names)
     else:
         address = host_address("router_host", site.router_host)
-    return RouterSettings(address=address, port=port, policy=policy), notes
+    return RouterSettings(address=address, port=platform.port, path=platform.path.format(**names), policy="")
 
 
 def _load_test(standing: Standing) -> LoadTest:

@@ -53,12 +53,12 @@ def script_findings(
         rule = f"runs no {' '.join(dialect.program)}"
         yield Finding(file=engine.file, line=engine.line, rule=rule)
         return
-    yield from _engine_findings(dialect, group, engine, flags, facts)
+    yield from engine_findings(dialect, group, engine, flags, facts)
     for one in engines_of_script(group.name, script, dialect.program):
         yield from _place_findings(dialect, group, one, flags)
 
 
-def _engine_findings(
+def engine_findings(
     dialect: Dialect, group: GroupEntry, engine: ReadEngine, flags: FlagList, facts: EngineFacts
 ) -> Iterator[Finding]:
     """What holds of one command line."""
@@ -87,16 +87,23 @@ def _place_findings(
     dialect: Dialect, group: GroupEntry, engine: ReadEngine, flags: FlagList
 ) -> Iterator[Finding]:
     """GPUs and ports of one engine."""
-    layout = dialect.layout(engine, flags)
-    gpus = engine.gpus or ()
-    if layout is not None and len(gpus) != layout.num_gpus:
-        rule = f"{group.role} engine of {layout} needs {layout.num_gpus} GPUs"
-        yield Finding(file=engine.file, line=engine.line, rule=rule, value=f"{len(gpus)} ({','.join(gpus)})")
+    yield from gpu_findings(dialect, group, engine, flags)
     port = engine.value(flags, "--port")
     if not (port.isdecimal() and 0 < int(port) < 65_536):
         rule = "--port must be a number up to 65535"
         yield Finding(file=engine.file, line=engine.line, rule=rule, value=port)
     yield from dialect.place_faults(engine, flags)
+
+
+def gpu_findings(
+    dialect: Dialect, group: GroupEntry, engine: ReadEngine, flags: FlagList
+) -> Iterator[Finding]:
+    """An engine has as many GPUs as its sizes need."""
+    layout = dialect.layout(engine, flags)
+    gpus = engine.gpus or ()
+    if layout is not None and len(gpus) != layout.num_gpus:
+        rule = f"{group.role} engine of {layout} needs {layout.num_gpus} GPUs"
+        yield Finding(file=engine.file, line=engine.line, rule=rule, value=f"{len(gpus)} ({','.join(gpus)})")
 
 
 # --------------------------------------------------------------------------------------------
@@ -124,13 +131,13 @@ def compose_findings(
             found += of_error(file, error)
             continue
         found += [of_problem(file, problem) for problem in problems]
-        found += _name_findings(file, 1, str(tree.get("name")), MAX_LABEL)
+        found += name_findings(file, 1, str(tree.get("name")), MAX_LABEL)
         taken: dict[tuple[str, str], str] = {}
         for name, engine, faults in compose_services(tree, file):
             line = tree.line(("services", name))
-            found += [*faults, *_name_findings(file, line, name, MAX_LABEL)]
+            found += [*faults, *name_findings(file, line, name, MAX_LABEL)]
             image = tree.get("services", name, "image")
-            found += _image_findings(file, tree.line(("services", name, "image")), str(image or ""))
+            found += image_findings(file, tree.line(("services", name, "image")), str(image or ""))
             if file.startswith("router"):
                 continue
             if engine is None or engine.group not in groups:
@@ -139,7 +146,7 @@ def compose_findings(
                 continue
             engines.append(engine)
             group = groups[engine.group]
-            found += _engine_findings(dialect, group, engine, flags, facts)
+            found += engine_findings(dialect, group, engine, flags, facts)
             found += _place_findings(dialect, group, engine, flags)
             found += _same_as_script(dialect, engine, scripts, flags)
             for what, value in _places(dialect, engine, flags):
@@ -162,7 +169,7 @@ def _places(dialect: Dialect, engine: ReadEngine, flags: FlagList) -> Iterator[t
     yield from (("port", port) for port in ports if port)
 
 
-def _name_findings(file: str, line: int, name: str, limit: int) -> Iterator[Finding]:
+def name_findings(file: str, line: int, name: str, limit: int) -> Iterator[Finding]:
     if label_of(name) != name or not name or len(name) > limit:
         rule = f"a name must be up to {limit} small letters, digits and dashes"
         yield Finding(
@@ -170,7 +177,7 @@ def _name_findings(file: str, line: int, name: str, limit: int) -> Iterator[Find
         )
 
 
-def _image_findings(file: str, line: int, image: str) -> Iterator[Finding]:
+def image_findings(file: str, line: int, image: str) -> Iterator[Finding]:
     tag = image.rpartition("/")[2].partition(":")[2]
     if image.startswith(PLACEHOLDER):
         return  # told by itself
@@ -227,7 +234,7 @@ def counts(
     """As many engines as the manifest says, in scripts and in compose files."""
     composed = Counter(engine.group for engine in services)
     for group in manifest.groups:
-        yield from _name_findings(MANIFEST, 0, group.name, MAX_GROUP_NAME)
+        yield from name_findings(MANIFEST, 0, group.name, MAX_GROUP_NAME)
         script = scripts.get(group.name)
         for count, where in (
             (composed[group.name], "compose files"),

@@ -88,7 +88,7 @@ def _refused(
         ends[Phase.PREFILL], ends[Phase.DECODE], model, engine_data
     ):
         yield Finding(
-            file=f"groups/{target}.sh",
+            file=engines[target].file,
             line=engines[target].line,
             rule=f"cannot take KV caches from {source}: {violation}",
             suggestion=WAYS_OUT[violation.rule],
@@ -127,30 +127,41 @@ def _compared(dialect: Dialect, engine: ReadEngine, name: str, flags: FlagList) 
 # Router and load test
 
 
-def front_findings(
+def router_findings(
     dialect: Dialect, folder: Path, manifest: Manifest, scripts: dict[str, Script], facts: EngineFacts
 ) -> Iterator[Finding]:
-    """What is wrong with routers and load tests."""
-    router = load_flags(facts.router.tool, manifest.router_version)
-    bench = load_flags(facts.load_test, facts.load_test_version)
+    """What is wrong with the scripts of routers."""
+    flags = load_flags(facts.router.tool, manifest.router_version)
     for service, suffix in manifest.suffixes.items():
-        for file, flags, program in (
-            (f"router{suffix}.sh", router, dialect.router),
-            (f"load-test{suffix}.sh", bench, ("vllm", "bench", "serve")),
-        ):
-            if not (folder / file).is_file():
-                continue
-            script = read_script(read_text(folder / file))
-            yield from (Finding(file=file, line=line, rule=rule) for line, rule in script.unread)
-            if script.command.words[: len(program)] != program:
-                yield Finding(file=file, line=0, rule=f"runs no {' '.join(program)}")
-                continue
-            command = script.command.after(len(program))
+        file = f"router{suffix}.sh"
+        command, found = _command_of(folder, file, dialect.router)
+        yield from found
+        if command is not None:
             yield from command_findings(file, command, flags, positionals=0)
-            if flags is router:
-                yield from _router_findings(
-                    dialect, file, command, flags, _urls(dialect, service, manifest, scripts)
-                )
+            urls = _urls(dialect, service, manifest, scripts)
+            yield from _router_findings(dialect, file, command, flags, urls)
+
+
+def load_test_findings(folder: Path, manifest: Manifest, facts: EngineFacts) -> Iterator[Finding]:
+    """What is wrong with load tests."""
+    flags = load_flags(facts.load_test, facts.load_test_version)
+    for suffix in manifest.suffixes.values():
+        file = f"load-test{suffix}.sh"
+        command, found = _command_of(folder, file, ("vllm", "bench", "serve"))
+        yield from found
+        if command is not None:
+            yield from command_findings(file, command, flags, positionals=0)
+
+
+def _command_of(folder: Path, file: str, program: tuple[str, ...]) -> tuple[Command | None, list[Finding]]:
+    """What follows the program in a script; None where it runs something else, or is not there."""
+    if not (folder / file).is_file():
+        return None, []
+    script = read_script(read_text(folder / file))
+    found = [Finding(file=file, line=line, rule=rule) for line, rule in script.unread]
+    if script.command.words[: len(program)] != program:
+        return None, [*found, Finding(file=file, line=0, rule=f"runs no {' '.join(program)}")]
+    return script.command.after(len(program)), found
 
 
 def _urls(

@@ -125,15 +125,65 @@ class Engine:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RouterSettings:
-    """The front door; `policy` is the router's name of how it picks an engine."""
+    """The front door; `policy` is the router's name of how it picks an engine, `path` precedes all others."""
 
     address: str
     port: int
     policy: str
+    path: str = ""
 
     @property
     def url(self) -> str:
-        return f"http://{self.address}:{self.port}"
+        return f"http://{self.address}:{self.port}{self.path}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Toleration:
+    """Of a taint of nodes; without a value any is tolerated."""
+
+    key: str
+    value: str = ""
+    effect: str = "NoSchedule"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cluster:
+    """What a deployment finds in a Kubernetes cluster; an empty name: nothing of the kind.
+
+    Attributes
+    ----------
+    token_secret, pull_secret : str
+        Secrets with the token for gated models (key HF_TOKEN), and for the registry of images.
+    model_claim : str
+        Volume claim that holds the weights.
+    rdma_resource : str
+        What pods ask for to reach the network for KV caches.
+    rdma_count : int
+        So many of it; 0: one per GPU.
+    gateway : str
+        Name of the gateway, with its namespace before a slash where it is another one.
+    shared_memory : str
+        Size of /dev/shm.
+    """
+
+    namespace: str
+    token_secret: str
+    pull_secret: str
+    model_claim: str
+    rdma_resource: str
+    rdma_count: int
+    gateway: str
+    shared_memory: str
+    tolerations: tuple[Toleration, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Platform:
+    """What starts engines instead of an operator's scripts; `engine_version` is that of its images."""
+
+    name: str
+    version: str
+    engine_version: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -211,6 +261,10 @@ class Deployment:
         Folder of every host that holds the weights.
     environment : tuple of (str, str)
         Variables that every engine gets.
+    cluster : Cluster
+        Only targets on Kubernetes read it.
+    platform : Platform or None
+        None: scripts and compose files.
     notes : tuple of str
         What an operator has to know.
     """
@@ -227,6 +281,8 @@ class Deployment:
     environment: tuple[tuple[str, str], ...]
     hosts: tuple[Host, ...]
     fronts: tuple[Front, ...]
+    cluster: Cluster
+    platform: Platform | None = None
     notes: tuple[str, ...] = ()
 
     def host(self, name: str) -> Host:
@@ -235,3 +291,11 @@ class Deployment:
     def url(self, engine: Engine) -> str:
         """Where an engine serves requests."""
         return f"http://{self.host(engine.host).address}:{engine.port}"
+
+
+def checked_for(deployment: Deployment) -> str:
+    """The versions whose flags and fields were checked."""
+    d = deployment
+    if d.platform is None:
+        return f"{d.engine} {d.engine_version}"
+    return f"{d.platform.name} {d.platform.version}, {d.engine} {d.platform.engine_version}"

@@ -12,6 +12,7 @@ from planner.deploy.command_line import FlagList
 from planner.deploy.dialect import Dialect
 from planner.deploy.reading import (
     GroupEntry,
+    Manifest,
     ReadEngine,
     engine_flags,
     engine_of_script,
@@ -27,10 +28,7 @@ from planner.standing import Standing, standing_plans
 
 
 def folder_plan(folder: Path, dialect: Dialect) -> Plan:
-    """The plan of a folder. Where scripts were changed, their groups are as the scripts have them.
-
-    Memory and KV cache of changed groups are computed anew; what was predicted is that of the plan before,
-    and marked so.
+    """The plan of a folder of scripts, as these have it today.
 
     Raises
     ------
@@ -38,23 +36,48 @@ def folder_plan(folder: Path, dialect: Dialect) -> Plan:
         The folder has not all that emit writes, or its plan is another one.
     """
     manifest = read_manifest(folder)
+    engines = {
+        name: (engine_of_script(name, script, dialect.program), len(script.cases))
+        for name, script in read_scripts(folder, manifest).items()
+    }
+    return plan_of_engines(folder, manifest, dialect, engines, engine_flags(manifest))
+
+
+def plan_of_engines(
+    folder: Path,
+    manifest: Manifest,
+    dialect: Dialect,
+    engines: Mapping[str, tuple[ReadEngine, int]],
+    flags: FlagList,
+) -> Plan:
+    """The plan that a folder was written for; where engines were changed, groups are as these have them.
+
+    Memory and KV cache of changed groups are computed anew; what was predicted is that of the plan before,
+    and marked so.
+
+    Parameters
+    ----------
+    engines : mapping
+        An engine of every group, and how many there are of it.
+
+    Raises
+    ------
+    SpecError
+        A group has no engine, or the plan is another one.
+    """
     plan = load_plan(folder / "plan.yaml")
     if plan_id(plan) != manifest.plan:
         rule = f"is not the plan {manifest.plan} that the files were written for"
         raise SpecError(f"{folder / 'plan.yaml'}: {rule} (use it by itself, or emit it again)")
-    flags, scripts = engine_flags(manifest), read_scripts(folder, manifest)
     standings = {name: s for s in standing_plans(plan, folder, str(folder)) for name in s.names}
     groups = {group.name: group for group in plan.groups}
     for entry in manifest.groups:
-        if entry.planned_name not in groups or entry.name not in scripts:
-            raise SpecError(f"{folder}: group {entry.name} has no script, or is not in the plan")
-        script = scripts[entry.name]
-        engine = engine_of_script(entry.name, script, dialect.program)
+        if entry.planned_name not in groups or entry.name not in engines:
+            raise SpecError(f"{folder}: group {entry.name} has no engine, or is not in the plan")
+        engine, count = engines[entry.name]
         planned = groups[entry.planned_name]
         standing = standings[entry.planned_name]
-        groups[entry.planned_name] = _read_group(
-            dialect, planned, engine, len(script.cases), entry, standing, flags
-        )
+        groups[entry.planned_name] = _read_group(dialect, planned, engine, count, entry, standing, flags)
     changed = [name for name, group in groups.items() if group not in plan.groups]
     return plan if not changed else _with_groups(plan, groups, changed)
 

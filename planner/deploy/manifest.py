@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from planner.deploy.description import Deployment, EngineGroup, Front
+from planner.deploy.description import Deployment, EngineGroup, Front, Host, Platform
 from planner.documents.yaml_text import dump_yaml
 
 NAME = "manifest.yaml"
@@ -18,17 +18,16 @@ def suffixes(deployment: Deployment) -> tuple[str, ...]:
 
 def manifest_text(deployment: Deployment, target: str, files: list[str]) -> str:
     """The manifest as YAML; `files` are all others of the folder."""
+    platform = deployment.platform
     return dump_yaml(
         {
             "target": target,
             "plan": deployment.plan_id,
+            **({} if platform is None else {"platform": _platform(platform)}),
             "engine": {"name": deployment.engine, "version": deployment.engine_version},
             "router": {"version": deployment.router_version},
             "image": deployment.image,
-            "hosts": [
-                {"name": host.name, "address": host.address, "gpu": host.gpu, "gpus": host.gpus}
-                for host in deployment.hosts
-            ],
+            **({"hosts": [_host(host) for host in deployment.hosts]} if platform is None else {}),
             "services": [
                 _front(front, suffix)
                 for front, suffix in zip(deployment.fronts, suffixes(deployment), strict=True)
@@ -36,6 +35,18 @@ def manifest_text(deployment: Deployment, target: str, files: list[str]) -> str:
             "files": files,
         }
     )
+
+
+def _platform(platform: Platform) -> dict[str, Any]:
+    return {
+        "name": platform.name,
+        "version": platform.version,
+        "engine_version": platform.engine_version,
+    }
+
+
+def _host(host: Host) -> dict[str, Any]:
+    return {"name": host.name, "address": host.address, "gpu": host.gpu, "gpus": host.gpus}
 
 
 def _front(front: Front, suffix: str) -> dict[str, Any]:

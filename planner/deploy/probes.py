@@ -85,7 +85,7 @@ exit "$failed"
 _PROMPT = "The quick brown fox jumps over the lazy dog. " * 8
 
 
-_ASKS_FOR_A_CACHE = {
+ASKS_FOR_A_CACHE = {
     "do_remote_decode": True,
     "do_remote_prefill": False,
     "remote_engine_id": None,
@@ -97,7 +97,7 @@ _ASKS_FOR_A_CACHE = {
 
 def vllm_smoke_text(deployment: Deployment, front: Front) -> str:
     """Fails where requests are answered though prefill engines do nothing: how deployments go wrong."""
-    offer = _request(front) | {"max_tokens": 1, "kv_transfer_params": _ASKS_FOR_A_CACHE}
+    offer = request_of(front) | {"max_tokens": 1, "kv_transfer_params": ASKS_FOR_A_CACHE}
     return _smoke(deployment, front, "vllm:request_success_total", _REMOTE, {"offer": json.dumps(offer)})
 
 
@@ -110,7 +110,7 @@ def sglang_smoke_text(deployment: Deployment, front: Front) -> str:
     )
 
 
-def _request(front: Front) -> dict[str, object]:
+def request_of(front: Front) -> dict[str, object]:
     return {"model": front.served_name, "prompt": _PROMPT, "max_tokens": 8, "temperature": 0}
 
 
@@ -119,7 +119,7 @@ def _smoke(deployment: Deployment, front: Front, counter: str, remote: str, aske
     variables = {
         "router": front.router.url,
         "engines": _urls(deployment, front.engines),
-        "request": json.dumps(_request(front)),
+        "request": json.dumps(request_of(front)),
     }
     if front.disaggregated:
         variables |= {

@@ -20,19 +20,32 @@ from planner.specs import Phase
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupEntry:
-    """A group of the manifest, with its service."""
+    """A group of the manifest, with its service; `node_selector` are labels of the nodes that it needs."""
 
     name: str
     planned_name: str
     service: str
     role: Phase
     replicas: int
+    node_selector: Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
-    """What the manifest says; `suffixes` are those of each service's files."""
+    """What the manifest says.
 
+    Attributes
+    ----------
+    platform, platform_version : str
+        Empty: scripts.
+    addresses : mapping
+        Of hosts; empty on platforms.
+    suffixes : mapping
+        Of each service's files.
+    """
+
+    platform: str
+    platform_version: str
     engine: str
     version: str
     router_version: str
@@ -108,6 +121,7 @@ def read_manifest(folder: Path) -> Manifest:
                 service=str(service["service"]),
                 role=Phase(group["role"]),
                 replicas=int(group["replicas"]),
+                node_selector={str(key): str(value) for key, value in group["node_selector"].items()},
             )
             for service in raw["services"]
             for group in service["groups"]
@@ -116,18 +130,22 @@ def read_manifest(folder: Path) -> Manifest:
         named = [*files, *(group.name for group in groups)]
         if outside := next((name for name in named if name.startswith("/") or ".." in name), None):
             raise ValueError(f"{outside} lies outside of the folder")
+        platform = raw.get("platform") or {"name": "", "version": ""}
+        hosts = () if platform["name"] else raw["hosts"]
         return Manifest(
+            platform=str(platform["name"]),
+            platform_version=str(platform["version"]),
             engine=str(raw["engine"]["name"]),
             version=str(raw["engine"]["version"]),
             router_version=str(raw["router"]["version"]),
             plan=str(raw["plan"]),
             image=str(raw["image"]),
-            addresses={str(host["name"]): str(host["address"]) for host in raw["hosts"]},
+            addresses={str(host["name"]): str(host["address"]) for host in hosts},
             groups=groups,
             suffixes={str(one["service"]): str(one["files_end_in"]) for one in raw["services"]},
             files=files,
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise SpecError(f"{path}: is not a manifest of planner emit: {error}") from None
 
 

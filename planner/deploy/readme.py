@@ -2,28 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from planner.deploy.description import Deployment, EngineGroup, Front
+from planner.deploy.description import Deployment, EngineGroup, Front, checked_for
 from planner.deploy.manifest import suffixes
 
 
-def readme_text(deployment: Deployment) -> str:
-    """Markdown for the operator."""
-    return "\n".join(_lines(deployment)) + "\n"
+def readme_text(deployment: Deployment, start: Sequence[str] = ()) -> str:
+    """Markdown for the operator; `start` says how a platform starts its objects."""
+    return "\n".join(_lines(deployment, start)) + "\n"
 
 
-def _lines(deployment: Deployment) -> Iterator[str]:
+def _lines(deployment: Deployment, start: Sequence[str]) -> Iterator[str]:
     d = deployment
     yield f"# Deployment of plan {d.plan_id}"
     yield ""
     yield (
-        f"Written by `planner emit`. Flags were checked for {d.engine} {d.engine_version} and {d.router} "
+        f"Written by `planner emit`. Flags were checked for {checked_for(d)} and {d.router} "
         f"{d.router_version}; engines run `{d.image}`."
     )
     yield "`planner check .` proves that the files are well formed, and names what still has to be set."
     for front in d.fronts:
         yield from _front(deployment, front)
+    if d.platform is None:
+        yield from _hosts(d)
+    yield ""
+    yield "## Start"
+    yield ""
+    yield from start or _BY_HAND
+    for suffix in suffixes(deployment):
+        if d.platform is None:
+            yield f"2. On the router's host: `sh router{suffix}.sh`."
+        yield f"3. `sh smoke-check{suffix}.sh`: fails where requests are answered but prefill does nothing."
+        yield f"4. `sh load-test{suffix}.sh`, then `planner judge result{suffix}.json plan.yaml`."
+    if d.notes:
+        yield ""
+        yield "## To know"
+        yield ""
+        yield from (f"- {note}" for note in d.notes)
+
+
+_BY_HAND = (
+    "1. On every host: `docker compose -f hosts/HOST.compose.yaml up -d`,",
+    "   or without containers one `sh groups/GROUP.sh NUMBER` for each of its engines.",
+)
+
+
+def _hosts(d: Deployment) -> Iterator[str]:
     yield ""
     yield "## Hosts"
     yield ""
@@ -32,20 +57,6 @@ def _lines(deployment: Deployment) -> Iterator[str]:
     for host in d.hosts:
         engines = [f"{e.group}-{e.number}" for f in d.fronts for e in f.engines if e.host == host.name]
         yield f"| {host.name} | {host.address} | {host.gpus} x {host.gpu} | {', '.join(engines)} |"
-    yield ""
-    yield "## Start"
-    yield ""
-    yield "1. On every host: `docker compose -f hosts/HOST.compose.yaml up -d`,"
-    yield "   or without containers one `sh groups/GROUP.sh NUMBER` for each of its engines."
-    for suffix in suffixes(deployment):
-        yield f"2. On the router's host: `sh router{suffix}.sh`."
-        yield f"3. `sh smoke-check{suffix}.sh`: fails where requests are answered but prefill does nothing."
-        yield f"4. `sh load-test{suffix}.sh`, then `planner judge result{suffix}.json plan.yaml`."
-    if d.notes:
-        yield ""
-        yield "## To know"
-        yield ""
-        yield from (f"- {note}" for note in d.notes)
 
 
 def _front(deployment: Deployment, front: Front) -> Iterator[str]:

@@ -11,6 +11,9 @@ from planner.errors import SpecError
 MAX_GROUP_NAME = 45
 """The strictest limit of any target: names of components are part of longer ones."""
 
+MAX_OBJECT_NAME = 13
+"""Of objects whose names are part of those of components."""
+
 _HASH = 6
 _LONGEST = 500
 _UNSAFE = {
@@ -32,6 +35,11 @@ def dns_name(text: str, limit: int = MAX_LABEL) -> str:
     kept = label_of(text)
     kept = kept if kept[:1].isalpha() else f"x-{kept}" if kept else "x"
     return f"{kept[: limit - _HASH - 1].rstrip('-')}-{digest}"
+
+
+def short_name(text: str) -> str:
+    """A name of an object whose name becomes part of others."""
+    return dns_name(text, MAX_OBJECT_NAME)
 
 
 def safe_text(what: str, text: str) -> str:

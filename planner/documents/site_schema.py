@@ -10,6 +10,9 @@ from planner.documents.schema_base import Choice, DocumentModel, Text
 
 Port = Annotated[int, Field(gt=1023, le=65_535)]
 
+NONE = "none"
+"""Says that a cluster has nothing of a kind."""
+
 POLICIES = ("least_loaded", "power_of_two", "round_robin", "random")
 
 
@@ -29,6 +32,43 @@ class LabelDocument(DocumentModel):
 
     key: Text = Field(description="Its key, e.g. nvidia.com/gpu.product.")
     value: Text = Field(description="Its value, e.g. NVIDIA-H100-80GB-HBM3.")
+
+
+class TolerationDocument(DocumentModel):
+    """A taint of nodes that pods tolerate."""
+
+    key: Text = Field(description="Key of the taint.")
+    value: Text | None = Field(default=None, description="Its value; left out: any.")
+    effect: Annotated[str, Choice(("NoSchedule", "PreferNoSchedule", "NoExecute"))] = Field(
+        default="NoSchedule", description="Its effect."
+    )
+
+
+class KubernetesDocument(DocumentModel):
+    """What a deployment finds in the cluster. Where there is none of a kind, say ``none``."""
+
+    namespace: Text | None = Field(default=None, description="Namespace of everything that is written.")
+    token_secret: Text | None = Field(
+        default=None, description="Secret whose key HF_TOKEN is the token for gated models, or none."
+    )
+    pull_secret: Text = Field(default=NONE, description="Secret for the registry of images, or none.")
+    model_claim: Text | None = Field(
+        default=None,
+        description="Volume claim that holds the weights, mounted at model_cache; none: each pod fetches them.",
+    )
+    rdma_resource: Text | None = Field(
+        default=None, description="What pods ask for to reach the RDMA network, e.g. rdma/ib, or none."
+    )
+    rdma_count: Annotated[int, Field(ge=1, le=64)] | None = Field(
+        default=None, description="How many of it a pod asks for; default: one per GPU."
+    )
+    gateway: Text | None = Field(
+        default=None, description="Gateway that leads to the pools, as name or namespace/name; for kserve."
+    )
+    shared_memory: Text = Field(default="32Gi", description="Size of /dev/shm of engines.")
+    tolerations: list[TolerationDocument] = Field(
+        default=[], description="Taints that engines tolerate, beside that of GPU nodes."
+    )
 
 
 class SiteDocument(DocumentModel):
@@ -67,5 +107,8 @@ class SiteDocument(DocumentModel):
     )
     node_labels: dict[str, LabelDocument] = Field(
         default={}, description="Labels of nodes by GPU type, instead of those known."
+    )
+    kubernetes: KubernetesDocument = Field(
+        default=KubernetesDocument(), description="The cluster, for dynamo, llm-d and kserve."
     )
     ports: PortsDocument = Field(default=PortsDocument(), description="First ports.")

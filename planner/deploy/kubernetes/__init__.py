@@ -1,0 +1,1 @@
+"""Plans as objects of a Kubernetes cluster."""

@@ -1,0 +1,63 @@
+"""How one platform lays out a deployment as objects: all that differs between targets on Kubernetes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from planner.deploy.description import Deployment, Front
+from planner.deploy.dialect import Dialect
+from planner.deploy.findings import Finding
+from planner.deploy.kubernetes.pods import Object
+from planner.deploy.kubernetes.reading import ObjectFile, ReadPod
+from planner.deploy.platform_facts import PlatformFacts
+from planner.deploy.reading import Manifest
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineWords:
+    """An engine's words on a platform.
+
+    Attributes
+    ----------
+    dialect : Dialect
+        Its flags, and what is wrong with them.
+    flags : str
+        List of the flags that it takes.
+    of_platform : bool
+        Whether that list is of the platform's version; otherwise of the engine's.
+    """
+
+    dialect: Dialect
+    flags: str
+    of_platform: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Orchestrator:
+    """A platform that starts engines.
+
+    Attributes
+    ----------
+    engines : mapping
+        By the engine's name in plans.
+    objects : callable
+        Objects by file.
+    other_files : callable
+        Texts by file that are no objects of the cluster, of a front and its suffix.
+    pods : callable
+        Pods of engines in a file.
+    smoke : callable
+        Text of the script that proves that prefill happens remotely.
+    faults : callable
+        What is wrong with objects beside their pods.
+    """
+
+    target: str
+    engines: Mapping[str, EngineWords]
+    objects: Callable[[Deployment], dict[str, Object]]
+    other_files: Callable[[Deployment, Front, str], dict[str, str]]
+    pods: Callable[[ObjectFile], Iterator[ReadPod]]
+    smoke: Callable[[Deployment, Front], str]
+    faults: Callable[[Manifest, tuple[ObjectFile, ...], PlatformFacts], Iterator[Finding]]
+    how_to_start: tuple[str, ...]

@@ -1,0 +1,171 @@
+"""The script that proves, on a cluster, that prefill happens remotely."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from planner.deploy.command_text import comment, quoted
+from planner.deploy.description import Deployment, Front, checked_for
+from planner.deploy.kubernetes.pods import FRONT, ROLE
+from planner.deploy.probes import ASKS_FOR_A_CACHE, request_of
+from planner.deploy.words import short_name
+from planner.specs import Phase
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Counted:
+    """Where a platform's engines say how many requests they have finished.
+
+    Attributes
+    ----------
+    port : int
+        Of every pod.
+    counter : str
+        Start of the lines that are added up.
+    front : str
+        What takes requests, as ``kubectl port-forward`` names it.
+    answers : bool
+        Whether engines answer requests themselves, so that they can be asked for a KV cache.
+    followers : str
+        Selects the first pod of an engine that lies on several nodes; empty: all pods are counted.
+    """
+
+    port: int
+    counter: str
+    front: str
+    answers: bool
+
+
+_FUNCTIONS = r"""
+failed=0
+forwarders=''
+log=$(mktemp)
+trap 'kill $forwarders 2> /dev/null; rm -f "$log"' EXIT
+say() { printf '%s\n' "$*"; }
+fail() {
+  say "FAILED: $*" >&2
+  failed=1
+}
+# Names of the pods of the role $1 that run.
+pods() {
+  kubectl get pods --namespace "$namespace" --selector "$selector,ROLE=$1" \
+    --field-selector status.phase=Running --output name | sed 's|^pod/||'
+}
+# Requests that the engines of the role $1 have finished; pods that count nothing are parts of others.
+finished() {
+  sum=0
+  for pod in $(pods "$1"); do
+    count=$(kubectl get --raw "/api/v1/namespaces/$namespace/pods/$pod:$metrics/proxy/metrics" 2> /dev/null |
+      awk '/^COUNTER/ { total += $NF } END { printf "%d", total }')
+    sum=$((sum + count))
+  done
+  printf '%d' "$sum"
+}
+# Makes the port $2 of $1 one of this computer, at $url.
+forward() {
+  kubectl port-forward --namespace "$namespace" "$1" ":$2" > "$log" 2>&1 &
+  forwarders="$forwarders $!"
+  tries=0
+  until local_port=$(sed -n 's/^Forwarding from 127\.0\.0\.1:\([0-9]*\) .*/\1/p' "$log") && [ -n "$local_port" ]; do
+    tries=$((tries + 1))
+    [ "$tries" -le 30 ] || {
+      fail "kubectl port-forward $1: $(cat "$log")"
+      return 1
+    }
+    sleep 1
+  done
+  url="http://127.0.0.1:$local_port"
+}
+# Sends the request $2 to $1.
+ask() {
+  curl --globoff --fail --silent --show-error --max-time 300 --header 'Content-Type: application/json' \
+    --data "$2" "$1/v1/completions"
+}
+# Sends requests to the front; fails unless the engines of the role $1 finish as many. $2: what else happens.
+routed() {
+  before=$(finished "$1")
+  for _ in 1 2 3 4; do
+    ask "$front" "$request" > /dev/null || fail "the front answers no request"
+  done
+  done_by=$(($(finished "$1") - before))
+  [ "$done_by" -ge 4 ] || fail "$1 engines finished $done_by of 4 requests: $2"
+}
+
+if [ -n "${1:-}" ]; then
+  front=$1
+else
+  forward "$service" "$port" || exit 1
+  front=$url$path
+fi
+"""
+
+_EVERY_ROLE = r"""
+for role in $roles; do
+  [ -n "$(pods "$role")" ] || fail "no pod of role $role runs"
+done
+"""
+
+_OFFERS = r"""
+# A prefill engine hands over its KV cache: kv_transfer_params of its answer is not null. Nobody fetches it;
+# the engine drops it after some minutes.
+for pod in $(pods prefill); do
+  forward "pod/$pod" "$metrics" || continue
+  answer=$(ask "$url" "$offer") || {
+    fail "$pod answers no request"
+    continue
+  }
+  printf '%s' "$answer" | tr -d ' \n' | grep -q '"kv_transfer_params":{"' ||
+    fail "$pod hands over no KV cache: kv_transfer_params is null"
+done
+"""
+
+_REMOTE = r"""
+routed prefill "decode engines compute the prompts"
+routed decode "nobody else should decode"
+"""
+
+_COLOCATED = r"""
+routed colocated "who answers?"
+"""
+
+_END = r"""
+[ "$failed" -eq 0 ] && say "passed"
+exit "$failed"
+"""
+
+
+def smoke_text(deployment: Deployment, front: Front, counted: Counted) -> str:
+    """Fails where requests are answered though prefill engines do nothing: how deployments go wrong."""
+    roles = [str(role) for role in Phase if front.engines_of(role)]
+    variables = {
+        "namespace": deployment.cluster.namespace,
+        "selector": f"{FRONT}={short_name(front.name)}",
+        "service": counted.front,
+        "port": str(front.router.port),
+        "path": front.router.path,
+        "metrics": str(counted.port),
+        "roles": " ".join(roles),
+        "request": json.dumps(request_of(front)),
+    }
+    offers = front.disaggregated and counted.answers
+    if offers:
+        offer = request_of(front) | {"max_tokens": 1, "kv_transfer_params": ASKS_FOR_A_CACHE}
+        variables["offer"] = json.dumps(offer)
+    parts = [
+        _FUNCTIONS.replace("COUNTER", counted.counter).replace("ROLE", ROLE),
+        _EVERY_ROLE,
+        *([_OFFERS] if offers else []),
+        _REMOTE if front.disaggregated else _COLOCATED,
+        _END,
+    ]
+    lines = [
+        "#!/bin/sh",
+        comment(f"Smoke check of {front.service}; needs kubectl and curl. Usage: sh smoke-check.sh [URL]"),
+        comment("URL is where requests go; without it, a port of this computer is forwarded there."),
+        comment(f"plan {deployment.plan_id}; for {checked_for(deployment)}"),
+        "set -u",
+        *(f"{name}={quoted(value)}" for name, value in variables.items()),
+        *(part.strip("\n") for part in parts),
+    ]
+    return "\n".join(lines) + "\n"
