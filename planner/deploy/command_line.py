@@ -21,6 +21,7 @@ from planner.errors import SpecError
 
 _FOLDER = Path(str(files(__package__))) / "flags"
 _FLAG = re.compile(r"--?[A-Za-z]")
+_SWITCHES = ("true", "false")
 _BOUNDS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
     "gt": (">", lambda value, bound: value > bound),
     "ge": (">=", lambda value, bound: value >= bound),
@@ -49,6 +50,8 @@ class Flag:
         What a number may be instead.
     repeated : bool
         Whether it may be given several times.
+    valued : bool
+        Whether a bool may be written as =true or =false.
     """
 
     name: str
@@ -61,6 +64,7 @@ class Flag:
     suffix: bool = False
     words: tuple[str, ...] = ()
     repeated: bool = False
+    valued: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -78,13 +82,20 @@ class KvTransferOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FlagList:
-    """All flags of a tool at a version, by each of their names."""
+    """All flags of a tool at a version, by each of their names.
+
+    Attributes
+    ----------
+    engine_version : str
+        The engine in the tool's images, where the tool starts one; empty otherwise.
+    """
 
     tool: str
     version: str
     source: str
     flags: Mapping[str, Flag]
     kv_transfer: KvTransferOptions | None = None
+    engine_version: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,6 +137,7 @@ def load_flags(tool: str, version: str) -> FlagList:
         source=data["source"],
         flags={name: flag for flag in flags for name in flag.names},
         kv_transfer=transfer and KvTransferOptions(**{key: tuple(value) for key, value in transfer.items()}),
+        engine_version=data.get("engine_version", ""),
     )
 
 
@@ -169,9 +181,11 @@ def read_command(words: Sequence[str], flags: FlagList) -> tuple[list[Given], li
             at += 0 if equals or at >= len(words) or _FLAG.match(words[at]) else 1
             continue
         if flag.type == "bool":
-            if equals:
-                faults.append(Fault(word=start, rule=f"{name} takes no value", value=value))
-            given.append(Given(name=flag.name, values=(), word=start, off=name == flag.negation))
+            if equals and not (flag.valued and value in _SWITCHES):
+                rule = f"{name} {one_of(_SWITCHES)}" if flag.valued else f"{name} takes no value"
+                faults.append(Fault(word=start, rule=rule, value=value))
+            off = name == flag.negation or value == "false"
+            given.append(Given(name=flag.name, values=(), word=start, off=off))
             continue
         values = [value] if equals else []
         while not equals and at < len(words) and not _FLAG.match(words[at]):
