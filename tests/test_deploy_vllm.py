@@ -204,7 +204,7 @@ def test_a_failed_plan_needs_force(planner: Runner, tmp_path: Path):
     assert planner("emit", path, "--target", "vllm", "-o", tmp_path / "out", "--force").code == 0
 
 
-@pytest.mark.parametrize("target", ["vlm", "dynamo"])
+@pytest.mark.parametrize("target", ["vlm", "nomad"])
 def test_targets_that_are_not_there_are_refused(planner: Runner, tmp_path: Path, target: str):
     path = tmp_path / "plan.yaml"
     path.write_text(dump_plan(plan_of("colocated")), encoding="utf-8")

@@ -34,7 +34,8 @@ def emit(plan: Path, target: str, output: Path, site: Path | None, force: bool) 
     if not force:
         require_verified(planned)
     settings = load_site(site)
-    deployment = deployment_of(planned, standing_plans(planned, plan.parent, str(plan)), settings)
+    standings = standing_plans(planned, plan.parent, str(plan))
+    deployment = deployment_of(planned, standings, settings, writer.platform())
     standing_files(plan)  # what else somebody may have broken in it
     text = dump_plan(rebased(planned, plan.parent, output), reproducible=True)
     files = writer.render(deployment, text)

@@ -63,6 +63,7 @@ _FEWEST_REQUESTS, _MOST_REQUESTS = 200, 100_000
 _WIDEST = 0.99
 _STEADIEST = 100.0  # burstiness of arrivals that hardly vary
 _ID = 16
+_MOUNTED = "/models"  # where pods have the weights
 
 
 def plan_id(plan: Plan) -> str:
@@ -174,7 +175,7 @@ def deployment_of(
         load_test_version=facts.load_test_version,
         image=_image(facts, platform, vendors, site),
         router_image="" if site.router_image is None else safe_text("router_image", site.router_image),
-        model_cache=_model_cache(site),
+        model_cache=_model_cache(site, platform),
         environment=_environment(site),
         hosts=hosts,
         fronts=tuple(fronts),
@@ -251,7 +252,9 @@ def _platform_notes(facts: EngineFacts, platform: PlatformFacts | None) -> Itera
         )
 
 
-def _model_cache(site: SiteDocument) -> str:
+def _model_cache(site: SiteDocument, platform: PlatformFacts | None) -> str:
+    if site.model_cache is None and platform is not None:
+        return _MOUNTED
     if site.model_cache is None:
         return f"/{PLACEHOLDER}model-cache"
     folder = safe_text("model_cache", site.model_cache)

@@ -111,6 +111,7 @@ def sglang_smoke_text(deployment: Deployment, front: Front) -> str:
 
 
 def request_of(front: Front) -> dict[str, object]:
+    """A short request to a front's model."""
     return {"model": front.served_name, "prompt": _PROMPT, "max_tokens": 8, "temperature": 0}
 
 

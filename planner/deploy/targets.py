@@ -11,7 +11,13 @@ from planner.deploy.description import Deployment
 from planner.deploy.dialect import Dialect
 from planner.deploy.findings import Finding
 from planner.deploy.importing import folder_plan
+from planner.deploy.kubernetes.checking import folder_findings as object_findings
+from planner.deploy.kubernetes.checking import folder_plan as plan_of_objects
+from planner.deploy.kubernetes.dynamo import DYNAMO
+from planner.deploy.kubernetes.platform import Orchestrator
+from planner.deploy.kubernetes.rendering import folder_files as object_files
 from planner.deploy.manifest import NAME as MANIFEST
+from planner.deploy.platform_facts import PlatformFacts, load_platform_facts
 from planner.deploy.rendering import folder_files
 from planner.deploy.sglang import SGLANG
 from planner.deploy.vllm import VLLM
@@ -33,10 +39,19 @@ ReadBack = Callable[[Path], Plan]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """`engines` are those whose plans it can write."""
+    """What plans can be written for.
+
+    Attributes
+    ----------
+    engines : tuple of str
+        Those whose plans it can write.
+    platform : callable
+        Facts of what starts the engines; None: scripts.
+    """
 
     name: str
     engines: tuple[str, ...]
+    platform: Callable[[], PlatformFacts | None]
     render: Render
     check: Check
     read_back: ReadBack
@@ -47,15 +62,29 @@ def _by_hand(dialect: Dialect, engine: str) -> Target:
     return Target(
         name=dialect.target,
         engines=(engine,),
+        platform=lambda: None,
         render=lambda deployment, plan_text: folder_files(dialect, deployment, plan_text),
         check=lambda folder: folder_findings(folder, dialect),
         read_back=lambda folder: folder_plan(folder, dialect),
     )
 
 
+def _on_cluster(orchestrator: Orchestrator) -> Target:
+    """Objects of a Kubernetes cluster."""
+    return Target(
+        name=orchestrator.target,
+        engines=tuple(orchestrator.engines),
+        platform=lambda: load_platform_facts(orchestrator.target),
+        render=lambda deployment, plan_text: object_files(orchestrator, deployment, plan_text),
+        check=lambda folder: object_findings(folder, orchestrator),
+        read_back=lambda folder: plan_of_objects(folder, orchestrator),
+    )
+
+
 TARGETS: Mapping[str, Target] = {
     "vllm": _by_hand(VLLM, "vllm"),
     "sglang": _by_hand(SGLANG, "sglang"),
+    "dynamo": _on_cluster(DYNAMO),
 }
 
 

@@ -54,7 +54,7 @@ class KubernetesDocument(DocumentModel):
     pull_secret: Text = Field(default=NONE, description="Secret for the registry of images, or none.")
     model_claim: Text | None = Field(
         default=None,
-        description="Volume claim that holds the weights, mounted at model_cache; none: each pod fetches them.",
+        description="Volume claim that holds the weights, mounted at model_cache, or none.",
     )
     rdma_resource: Text | None = Field(
         default=None, description="What pods ask for to reach the RDMA network, e.g. rdma/ib, or none."

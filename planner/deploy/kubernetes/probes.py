@@ -27,8 +27,6 @@ class Counted:
         What takes requests, as ``kubectl port-forward`` names it.
     answers : bool
         Whether engines answer requests themselves, so that they can be asked for a KV cache.
-    followers : str
-        Selects the first pod of an engine that lies on several nodes; empty: all pods are counted.
     """
 
     port: int
@@ -62,12 +60,14 @@ finished() {
   done
   printf '%d' "$sum"
 }
+# The port of this computer that kubectl has chosen.
+forwarded() { sed -n 's/^Forwarding from 127\.0\.0\.1:\([0-9]*\) .*/\1/p' "$log"; }
 # Makes the port $2 of $1 one of this computer, at $url.
 forward() {
   kubectl port-forward --namespace "$namespace" "$1" ":$2" > "$log" 2>&1 &
   forwarders="$forwarders $!"
   tries=0
-  until local_port=$(sed -n 's/^Forwarding from 127\.0\.0\.1:\([0-9]*\) .*/\1/p' "$log") && [ -n "$local_port" ]; do
+  until [ -n "$(forwarded)" ]; do
     tries=$((tries + 1))
     [ "$tries" -le 30 ] || {
       fail "kubectl port-forward $1: $(cat "$log")"
@@ -75,7 +75,7 @@ forward() {
     }
     sleep 1
   done
-  url="http://127.0.0.1:$local_port"
+  url="http://127.0.0.1:$(forwarded)"
 }
 # Sends the request $2 to $1.
 ask() {

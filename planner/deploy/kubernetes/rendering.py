@@ -1,0 +1,42 @@
+"""A deployment as objects that an operator applies, with the scripts beside them."""
+
+from __future__ import annotations
+
+from planner.deploy.command_text import comment
+from planner.deploy.description import Deployment, checked_for
+from planner.deploy.kubernetes.platform import Orchestrator
+from planner.deploy.kubernetes.pods import Object
+from planner.deploy.manifest import manifest_text, suffixes
+from planner.deploy.probes import load_test_text
+from planner.deploy.readme import readme_text
+from planner.documents.yaml_text import dump_yaml
+
+
+def folder_files(orchestrator: Orchestrator, deployment: Deployment, plan_text: str) -> dict[str, str]:
+    """Files of the deployment by their path in its folder."""
+    objects = orchestrator.objects(deployment)
+    files = {"plan.yaml": plan_text}
+    files |= {name: object_text(deployment, body) for name, body in objects.items()}
+    files["kustomization.yaml"] = object_text(deployment, _kustomization(list(objects)))
+    for front, suffix in zip(deployment.fronts, suffixes(deployment), strict=True):
+        files |= orchestrator.other_files(deployment, front, suffix)
+        files[f"smoke-check{suffix}.sh"] = orchestrator.smoke(deployment, front)
+        files[f"load-test{suffix}.sh"] = load_test_text(deployment, front, f"result{suffix}.json")
+    files["README.md"] = readme_text(deployment, orchestrator.how_to_start)
+    files["manifest.yaml"] = manifest_text(deployment, orchestrator.target, sorted(files))
+    return files
+
+
+def object_text(deployment: Deployment, body: Object) -> str:
+    """An object as YAML, with the plan that it was written for."""
+    told = f"plan {deployment.plan_id}; flags and fields checked for {checked_for(deployment)}"
+    return f"{comment(told)}\n{dump_yaml(body)}"
+
+
+def _kustomization(names: list[str]) -> Object:
+    """Lists all objects, for ``kubectl apply -k``."""
+    return {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": names,
+    }
