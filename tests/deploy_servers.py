@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -89,3 +91,79 @@ def run_smoke_check(
             port = 1 if dead and dead in url else server.server_port
             text = text.replace(url, f"http://127.0.0.1:{port}")
         return subprocess.run(["sh", "-c", text, script.name], capture_output=True, text=True, check=False)
+
+
+_KUBECTL = """#!{python}
+import json, os, sys, time, urllib.request
+cluster = json.loads(os.environ["FAKE_CLUSTER"])
+words = sys.argv[1:]
+if words[:2] == ["get", "pods"]:
+    selector = words[words.index("--selector") + 1]
+    assert "--namespace" in words and "planner.front=" in selector, words
+    role = selector.partition("planner.role=")[2].partition(",")[0]
+    for name in cluster["pods"].get(role, {{}}):
+        print("pod/" + name)
+elif words[:2] == ["get", "--raw"]:
+    pod, port = words[2].split("/pods/")[1].split("/")[0].removeprefix("https:").split(":")
+    assert port in cluster["metrics"], words
+    at = {{name: place for role in cluster["pods"].values() for name, place in role.items()}}[pod]
+    print(urllib.request.urlopen(f"http://127.0.0.1:{{at}}/metrics").read().decode())
+elif words[0] == "port-forward":
+    target, port = words[-2:]
+    kind, _, name = target.partition("/")
+    places = {{name: place for role in cluster["pods"].values() for name, place in role.items()}}
+    at = cluster["front"] if kind in ("service", "svc") else places[name]
+    print(f"Forwarding from 127.0.0.1:{{at}} -> {{port[1:]}}", flush=True)
+    time.sleep(60)
+else:
+    sys.exit(f"unexpected: {{words}}")
+"""
+
+
+def run_cluster_check(
+    script: Path,
+    *,
+    metric: str,
+    metrics_port: str,
+    remote: bool,
+    offers: bool = True,
+    roles: tuple[str, ...] = ("prefill", "decode"),
+    url: bool = False,
+) -> subprocess.CompletedProcess[str]:
+    """A smoke check of a cluster against fake servers behind a fake kubectl, with two pods of every role.
+
+    Parameters
+    ----------
+    metric : str
+        The counter of finished requests, with its labels.
+    metrics_port : str
+        Where pods have to be asked for it.
+    remote : bool
+        Whether prompts reach the prefill engines.
+    offers : bool
+        Whether engines answer with `kv_transfer_params`.
+    url : bool
+        Whether the check is told where requests go.
+    """
+    names = {role: [f"{role}-{i}" for i in range(2)] for role in roles}
+    with _served(1 + 2 * len(roles), metric, offers) as (front, *engines):
+        pods = dict(zip((pod for listed in names.values() for pod in listed), engines, strict=True))
+        first = {role: pods[listed[0]] for role, listed in names.items()}
+        front.behind = [server for role, server in first.items() if remote or role != "prefill"]
+        cluster = {
+            "pods": {role: {pod: pods[pod].server_port for pod in listed} for role, listed in names.items()},
+            "metrics": [metrics_port],
+            "front": front.server_port,
+        }
+        folder = script.parent / ".fake"
+        folder.mkdir(exist_ok=True)
+        (folder / "kubectl").write_text(_KUBECTL.format(python=sys.executable), encoding="utf-8")
+        (folder / "kubectl").chmod(0o755)
+        environment = os.environ | {
+            "FAKE_CLUSTER": json.dumps(cluster),
+            "PATH": f"{folder}:{os.environ['PATH']}",
+        }
+        return subprocess.run(
+            ["sh", str(script), *([f"http://127.0.0.1:{front.server_port}"] if url else [])],
+            capture_output=True, text=True, check=False, env=environment,
+        )  # fmt: skip

@@ -27,6 +27,17 @@ model_cache: /data/models
 environment: {UCX_NET_DEVICES: 'mlx5_0:1', UCX_MEMTYPE_CACHE: n}
 """
 
+CLUSTER_SITE = """\
+kubernetes:
+  namespace: serving
+  token_secret: hf-token
+  model_claim: weights
+  rdma_resource: rdma/ib
+  gateway: front
+router_host: front.example
+environment: {UCX_NET_DEVICES: 'mlx5_0:1', UCX_MEMTYPE_CACHE: n}
+"""
+
 
 def shellcheck() -> str | None:
     """The program, on the path or beside the interpreter."""
@@ -42,16 +53,31 @@ def docker_compose() -> Path | None:
 
 
 def emit_folder(
-    planner: Runner, tmp_path: Path, kind: str, name: str = "out", site: str = SITE, target: str = "vllm"
+    planner: Runner,
+    tmp_path: Path,
+    kind: str,
+    name: str = "out",
+    site: str = SITE,
+    target: str = "vllm",
+    engine: str = "",
 ) -> Path:
-    """Emits a plan of a kind with the settings of a site; gives the folder."""
+    """Emits a plan of a kind with the settings of a site; gives the folder. Default engine: the target's."""
+    made = plan_of(kind, engine or target)
     plan, settings = tmp_path / f"{kind}.yaml", tmp_path / "site.yaml"
-    plan.write_text(dump_plan(plan_of(kind, target), reproducible=True), encoding="utf-8")
-    used = {group.gpu for group in plan_of(kind, target).groups}
-    lines = site.splitlines()
-    given = [line for line in lines if not line.startswith("  ") or line.split(":")[0].strip() in used]
-    settings.write_text("\n".join(given), encoding="utf-8")
+    plan.write_text(dump_plan(made, reproducible=True), encoding="utf-8")
+    settings.write_text(_without_other_hosts(site, {group.gpu for group in made.groups}), encoding="utf-8")
     sited = ["--site", settings] if site else []
     result = planner("emit", plan, "--target", target, "-o", tmp_path / name, *sited)
     assert result.code == 0, result.err
     return tmp_path / name
+
+
+def _without_other_hosts(site: str, used: set[str]) -> str:
+    """The settings without hosts of GPUs that a plan has not."""
+    kept: list[str] = []
+    hosts = False
+    for line in site.splitlines():
+        hosts = line == "hosts:" or (hosts and line.startswith("  "))
+        if not (hosts and line.startswith("  ") and line.split(":")[0].strip() not in used):
+            kept.append(line)
+    return "\n".join(kept)

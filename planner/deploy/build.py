@@ -141,11 +141,13 @@ def deployment_of(
     fronts = []
     for k, standing in enumerate(standings):
         name = dns_name(standing.name, MAX_GROUP_NAME)
+        prompts, served_name = _prompts(plan, standing), _served_name(standing, site)
+        door = short_name(name if prompts is None else dns_name(served_name))
         policy, said = _policy(plan, standing, router, site)
         front = (
             _own_front(site, site.ports.router + k)
             if platform is None
-            else _front(platform, site, cluster, name)
+            else _front(platform, site, cluster, door)
         )
         notes += said
         groups = _groups(standing, names, facts, site)
@@ -154,8 +156,10 @@ def deployment_of(
             Front(
                 name=name,
                 service=standing.name,
+                door=door,
+                prompts=prompts,
                 model=_model(standing, site),
-                served_name=_served_name(standing, site),
+                served_name=served_name,
                 draft=_draft(standing.fleet.service.speculation, site),
                 groups=groups,
                 engines=tuple(engine for engine in engines if engine.group in own),
@@ -456,6 +460,12 @@ def _policy(
     return router_policy(plan, pools, router, site.router_policy)
 
 
+def _prompts(plan: Plan, standing: Standing) -> tuple[int, int | None] | None:
+    """Lengths of the prompts that come to a service, where the plan divides them. [tok]"""
+    buckets = () if plan.split is None else plan.split.buckets
+    return next(((b.shortest, b.longest) for b in buckets if b.service == standing.name), None)
+
+
 def _own_front(site: SiteDocument, port: int) -> RouterSettings:
     """Where the router runs that an operator starts."""
     if site.router_host is None:
@@ -463,9 +473,9 @@ def _own_front(site: SiteDocument, port: int) -> RouterSettings:
     return RouterSettings(address=host_address("router_host", site.router_host), port=port, policy="")
 
 
-def _front(platform: PlatformFacts, site: SiteDocument, cluster: Cluster, name: str) -> RouterSettings:
+def _front(platform: PlatformFacts, site: SiteDocument, cluster: Cluster, door: str) -> RouterSettings:
     """Where the platform takes requests, or where the site says that they can be sent."""
-    names = {"name": short_name(name), "namespace": cluster.namespace, "gateway": cluster.gateway}
+    names = {"name": door, "namespace": cluster.namespace, "gateway": cluster.gateway}
     if site.router_host is None:
         address = platform.front.format(**names)
     else:

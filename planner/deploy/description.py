@@ -219,6 +219,10 @@ class Front:
     ----------
     service : str
         What the plan calls the service.
+    door : str
+        Name of what takes requests; fronts that share a model by prompt length have one.
+    prompts : tuple of (int, int or None) or None
+        Shortest and longest prompt that comes here, where they are divided by length. [tok]
     model, served_name : str
         What engines load, and what requests call it.
     draft : str
@@ -227,6 +231,8 @@ class Front:
 
     name: str
     service: str
+    door: str
+    prompts: tuple[int, int | None] | None
     model: str
     served_name: str
     draft: str

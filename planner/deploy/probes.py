@@ -82,8 +82,8 @@ _END = r"""
 exit "$failed"
 """
 
-_PROMPT = "The quick brown fox jumps over the lazy dog. " * 8
-
+_SENTENCE, _TOKENS = "The quick brown fox jumps over the lazy dog. ", 10  # about so many
+_SENTENCES = 8
 
 ASKS_FOR_A_CACHE = {
     "do_remote_decode": True,
@@ -111,8 +111,18 @@ def sglang_smoke_text(deployment: Deployment, front: Front) -> str:
 
 
 def request_of(front: Front) -> dict[str, object]:
-    """A short request to a front's model."""
-    return {"model": front.served_name, "prompt": _PROMPT, "max_tokens": 8, "temperature": 0}
+    """A short request to a front's model, of a length that comes here."""
+    count = _SENTENCES
+    if front.prompts is not None:
+        shortest, longest = front.prompts
+        wanted = 1.5 * shortest if longest is None else (shortest + longest) / 2
+        count = max(round(wanted / _TOKENS), 1)
+    return {
+        "model": front.served_name,
+        "prompt": _SENTENCE * count,
+        "max_tokens": 8,
+        "temperature": 0,
+    }
 
 
 def _smoke(deployment: Deployment, front: Front, counter: str, remote: str, asked: dict[str, str]) -> str:

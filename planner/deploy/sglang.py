@@ -18,6 +18,7 @@ from planner.documents.names import one_of
 from planner.errors import SpecError
 from planner.specs import Dtype, LatentAttention, Model, Parallelism, Phase
 
+ATTENTION_DP = "--attn-dp-size"
 MODE, BACKEND = "--disaggregation-mode", "--disaggregation-transfer-backend"
 BOOTSTRAP = "--disaggregation-bootstrap-port"
 STAGING = "SGLANG_DISAGG_STAGING_BUFFER"
@@ -49,7 +50,7 @@ def engine_arguments(front: Front, group: EngineGroup) -> Words:
     yield "--served-model-name", front.served_name
     yield "--tp-size", str(layout.tp * layout.dp)  # of attention TP and DP together
     yield "--pp-size", str(layout.pp)
-    yield "--attn-dp-size", str(layout.dp)
+    yield ATTENTION_DP, str(layout.dp)
     yield "--ep-size", str(layout.ep)
     yield "--max-running-requests", str(group.max_num_seqs * layout.dp)  # both are shared out among ranks
     yield "--chunked-prefill-size", str(group.max_num_batched_tokens * layout.dp)
@@ -200,11 +201,15 @@ def router_arguments(deployment: Deployment, front: Front) -> Iterator[tuple[str
 
 def layout_of(engine: ReadEngine, flags: FlagList) -> Parallelism | None:
     """Sizes of an engine; None where one cannot be read."""
-    names = ("--tp-size", "--pp-size", "--attn-dp-size", "--ep-size")
-    sizes = [engine.value(flags, name) or "1" for name in names]
-    if not all(size.isdecimal() and int(size) > 0 for size in sizes):
+    return layout_of_sizes(engine, flags, engine.value(flags, ATTENTION_DP) or "1")
+
+
+def layout_of_sizes(engine: ReadEngine, flags: FlagList, attention_dp: str) -> Parallelism | None:
+    """Sizes of an engine that says elsewhere how many attention ranks it has."""
+    given = [engine.value(flags, name) or "1" for name in ("--tp-size", "--pp-size", "--ep-size")]
+    if not all(size.isdecimal() and int(size) > 0 for size in (*given, attention_dp)):
         return None
-    ranks, pp, dp, ep = map(int, sizes)
+    (ranks, pp, ep), dp = map(int, given), int(attention_dp)
     return None if ranks % dp else Parallelism(tp=ranks // dp, pp=pp, dp=dp, ep=ep)
 
 
@@ -213,7 +218,22 @@ def _connector(engine: ReadEngine, flags: FlagList) -> str:
 
 
 def hand_over_faults(group: GroupEntry, engine: ReadEngine, flags: FlagList) -> Iterator[Finding]:
-    """Both sides of a hand-over name their role and what moves KV caches; prefill its bootstrap port."""
+    """Both sides of a hand-over name their role and what moves KV caches, and can be reached."""
+    yield from mode_faults(group, engine, flags)
+    given = engine.flags(flags)
+    if engine.value(flags, "--host") != "0.0.0.0":
+        line = given.get("--host", ((), engine.line))[1]
+        rule = "--host must be 0.0.0.0; otherwise no other host reaches the engine"
+        yield Finding(
+            file=engine.file, line=line, rule=rule, value=engine.value(flags, "--host") or "nothing"
+        )
+    if group.role is Phase.PREFILL and BOOTSTRAP not in given:
+        rule = f"{BOOTSTRAP} is missing; the router has to name it"
+        yield Finding(file=engine.file, line=engine.line, rule=rule)
+
+
+def mode_faults(group: GroupEntry, engine: ReadEngine, flags: FlagList) -> Iterator[Finding]:
+    """Both sides of a hand-over name their role and what moves KV caches."""
     given = engine.flags(flags)
     mode, line = given.get(MODE, ((), engine.line))
     role = _ROLES.get(group.role)
@@ -226,12 +246,6 @@ def hand_over_faults(group: GroupEntry, engine: ReadEngine, flags: FlagList) -> 
             value=mode[0] if mode else "nothing",
             suggestion=f"{MODE} {role}" if role else "leave it out",
         )
-    if engine.value(flags, "--host") != "0.0.0.0":
-        line = given.get("--host", ((), engine.line))[1]
-        rule = "--host must be 0.0.0.0; otherwise no other host reaches the engine"
-        yield Finding(
-            file=engine.file, line=line, rule=rule, value=engine.value(flags, "--host") or "nothing"
-        )
     if role is None:
         return
     if BACKEND not in given:
@@ -240,14 +254,11 @@ def hand_over_faults(group: GroupEntry, engine: ReadEngine, flags: FlagList) -> 
     elif _connector(engine, flags) == "fake":
         rule = "hands nothing over"
         yield Finding(file=engine.file, line=given[BACKEND][1], rule=rule, value="fake", suggestion=STAGED[0])
-    if group.role is Phase.PREFILL and BOOTSTRAP not in given:
-        rule = f"{BOOTSTRAP} is missing; the router has to name it"
-        yield Finding(file=engine.file, line=engine.line, rule=rule)
 
 
 def place_faults(engine: ReadEngine, flags: FlagList) -> Iterator[Finding]:
     """Sizes that divide, and addresses that other hosts reach."""
-    ranks, dp = engine.value(flags, "--tp-size"), engine.value(flags, "--attn-dp-size") or "1"
+    ranks, dp = engine.value(flags, "--tp-size"), engine.value(flags, ATTENTION_DP) or "1"
     if ranks.isdecimal() and dp.isdecimal() and int(dp) and int(ranks) % int(dp):
         rule = f"--attn-dp-size must divide --tp-size {ranks}"
         yield Finding(file=engine.file, line=engine.line, rule=rule, value=dp)

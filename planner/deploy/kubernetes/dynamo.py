@@ -32,7 +32,7 @@ from planner.deploy.reading import GroupEntry, Manifest, ReadEngine
 from planner.deploy.words import dns_name, short_name
 from planner.documents.names import did_you_mean, one_of
 from planner.documents.tree import KeyPath
-from planner.specs import Phase
+from planner.specs import Parallelism, Phase
 
 _KIND = {"apiVersion": "nvidia.com/v1beta1", "kind": "DynamoGraphDeployment"}
 _TYPES = {Phase.PREFILL: "prefill", Phase.DECODE: "decode", Phase.COLOCATED: "worker"}
@@ -41,12 +41,13 @@ _NAME_BUDGET = 45
 
 _ROLE_SUFFIX = 4  # "-ldr" and "-wkr" of components over several nodes, whose name counts twice
 _MODE = "--disaggregation-mode"
-_SIDE_PORT, _PORT, _BOOTSTRAP = "5600", "30000", "8998"
+_DP, _DP_ATTENTION = "--dp-size", "--enable-dp-attention"
+_SIDE_PORT = "5600"
 _ROUTER_MODE = "DYN_ROUTER_MODE"
 _FLAG = "--router-mode"
 _MAIN, _FRONTEND = "main", "frontend"
 _SYSTEM_PORT = 9090
-_COUNTER = "dynamo_component_requests_total"
+_COUNTER = r'dynamo_component_requests_total\{[^}]*dynamo_endpoint="generate"'
 _SEMANTIC = re.compile(r"v?\d+\.\d+\.\d+([-+.].*)?")
 
 
@@ -85,11 +86,48 @@ _VLLM = replace(
     place_arguments=_no_place,
     hand_over=_vllm_hand_over,
 )
-_SGLANG = replace(sglang.SGLANG, target="dynamo", program=("python3", "-m", "dynamo.sglang"))
+
+
+def _sglang_arguments(front: Front, group: EngineGroup) -> Words:
+    """Attention DP in the words of the version within Dynamo's image."""
+    for flag, value in sglang.engine_arguments(front, group):
+        if flag != sglang.ATTENTION_DP:
+            yield flag, value
+        elif group.parallelism.dp > 1:
+            yield _DP, value
+            yield _DP_ATTENTION, None
+
+
+def _sglang_layout(engine: ReadEngine, flags: FlagList) -> Parallelism | None:
+    """Sizes of an engine; None where one cannot be read."""
+    dp = engine.value(flags, _DP) or "1"
+    if dp != "1" and _DP_ATTENTION not in engine.flags(flags):
+        return None  # whole copies of the model, which no plan has
+    return sglang.layout_of_sizes(engine, flags, dp)
+
+
+def _sglang_hand_over(group: GroupEntry, engine: ReadEngine, flags: FlagList) -> Iterator[Finding]:
+    """Role and connector; Dynamo finds and reserves the bootstrap server's place itself."""
+    yield from sglang.mode_faults(group, engine, flags)
+    dp, line = engine.flags(flags).get(_DP, (("1",), engine.line))
+    if dp and dp[0] != "1" and _DP_ATTENTION not in engine.flags(flags):
+        rule = f"{_DP} without {_DP_ATTENTION} makes copies of the model"
+        yield Finding(file=engine.file, line=line, rule=rule, value=dp[0], suggestion=_DP_ATTENTION)
+
+
+_SGLANG = replace(
+    sglang.SGLANG,
+    target="dynamo",
+    program=("python3", "-m", "dynamo.sglang"),
+    arguments=_sglang_arguments,
+    place_arguments=_no_place,
+    layout=_sglang_layout,
+    hand_over=_sglang_hand_over,
+)
 
 
 def _component(deployment: Deployment, front: Front, group: EngineGroup, dialect: Dialect) -> Object:
-    places = {"port": _PORT, "side_port": _SIDE_PORT, "address": POD_IP}
+    places = {"side_port": _SIDE_PORT, "address": POD_IP}
     words = [
         word
         for pair in (
@@ -185,7 +223,7 @@ def _smoke(deployment: Deployment, front: Front) -> str:
     counted = Counted(
         port=_SYSTEM_PORT,
         counter=_COUNTER,
-        front=f"service/{short_name(front.name)}-frontend",
+        front=f"service/{front.door}-frontend",
         answers=False,
     )
     return smoke_text(deployment, front, counted)
