@@ -177,7 +177,8 @@ def with_engine(folder: Path, name: str, own: dict[str, Any]) -> dict[str, Any]:
         later = {flag["name"]: kind_of(flag) for flag in newer["flags"]}
         for flag in engine["flags"]:
             given = dict(flag)
-            if given["type"] == "str" and later.get(given["name"]) == "json":
+            plain = re.search(r"\bstr\b", given.get("annotation", "str"))  # takes other text than JSON
+            if given["type"] == "str" and not plain and later.get(given["name"]) == "json":
                 given["type"] = "json"
             for key in ("choices", "known_values"):
                 if isinstance(given.get(key), list):
