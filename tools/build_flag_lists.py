@@ -4,8 +4,8 @@
 
 FOLDER holds one JSON file per tool, as somebody read them from its sources: name, aliases, type, choices,
 action, nargs of every flag. Written are planner/deploy/flags/<tool>-<version>.json, one flag a line. Facts
-about the engines in Dynamo's images are read from wheels by tools/read_engine_flags.py; lists whose facts are not in
-FOLDER stay as they are.
+about engines in Dynamo's images come from wheels, by tools/read_engine_flags.py; lists whose facts are not
+in FOLDER stay as they are.
 """
 
 from __future__ import annotations
@@ -54,6 +54,9 @@ ADDED = {
     "dynamo-sglang": {"--load-format": ["gms"], "--disaggregation-mode": ["agg", "pd", "encode"]},
 }
 """Values that a worker takes beyond the engine's."""
+
+LOGGING = ("--zap-encoder", "--zap-log-level", "--zap-stacktrace-level", "--zap-time-encoding")
+"""Flags that the sidecar's logging library adds."""
 
 SUFFIXES = {"--max-model-len", "--max-num-batched-tokens"}
 """Integers of vLLM that may be written as 8k."""
@@ -144,12 +147,13 @@ def text_of(facts: dict[str, Any], version: str, vllm: bool) -> str:
 
 
 def go_flags(facts: dict[str, Any]) -> dict[str, Any]:
-    """Facts of the sidecar at its release: without later flags; switches may have a value."""
+    """Facts of the sidecar at its release, by pflag's rules: a switch may have a value, a list repeats."""
     flags = [dict(flag) for flag in facts["flags"] if "since" not in flag]
+    flags += [{"name": name, "type": "str"} for name in LOGGING] + [{"name": "--zap-devel", "type": "bool"}]
     for flag in flags:
         flag["valued"] = flag["type"] == "bool"
-        flag["multiple"] = flag["type"] == "list"
-        flag["action"] = "store_true" if flag["type"] == "bool" else ""
+        if flag["type"] == "list":
+            flag["type"], flag["multiple"] = "str", True
     return {**facts, "flags": flags}
 
 
@@ -173,10 +177,11 @@ def with_engine(folder: Path, name: str, own: dict[str, Any]) -> dict[str, Any]:
         later = {flag["name"]: kind_of(flag) for flag in newer["flags"]}
         for flag in engine["flags"]:
             given = dict(flag)
-            if given["type"] == "str" and later.get(given["name"]) == "json":
+            plain = re.search(r"\bstr\b", given.get("annotation", "str"))  # takes other text than JSON
+            if given["type"] == "str" and not plain and later.get(given["name"]) == "json":
                 given["type"] = "json"
             for key in ("choices", "known_values"):
-                if given.get(key):
+                if isinstance(given.get(key), list):
                     given[key] = [*given[key], *ADDED[name].get(given["name"], [])]
             flags.setdefault(given["name"], given)
         facts |= {key: value for key, value in engine.items() if key.startswith("kv_")}
