@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from planner.candidates.context import Context, ReplicaChoice
-from planner.collectives import supports_world_size
+from planner.collectives import beneath, placement_problem, supports_world_size
 from planner.engines.formats import gpu_obstacle, kv_obstacle, weights_obstacle
 from planner.engines.legality import legal_tp
 from planner.memory import (
@@ -23,7 +23,8 @@ from planner.units import GIB
 
 
 def parallelisms(context: Context, item: FleetItem, phase: Phase, precision: Precision) -> list[Parallelism]:
-    """Legal layouts inside one node of `item`, smallest first; whole numbers of them fill a node."""
+    """Legal layouts on `item`, smallest first: inside one node, which whole numbers of them fill, or on as
+    many whole nodes as the options allow."""
     options = context.scenario.options
     model = context.service.model
     most = 1 if phase is Phase.DECODE else options.max_pp
@@ -34,7 +35,8 @@ def parallelisms(context: Context, item: FleetItem, phase: Phase, precision: Pre
         for pp in stages
         if item.node_size % (tp * pp) == 0
     ]
-    return sorted({*layouts, *_expert_layouts(context, item, phase, precision, stages)})
+    experts = _expert_layouts(context, item, phase, precision, stages)
+    return sorted({*layouts, *experts, *_over_nodes(context, item, phase, precision)})
 
 
 def _tp_sizes(context: Context, item: FleetItem, precision: Precision, *, expert_parallel: bool) -> list[int]:
@@ -70,6 +72,40 @@ def _expert_layouts(
         ranks = [n for n in range(2, item.node_size + 1) if item.node_size % n == 0]
         spread += [Parallelism(tp=1, dp=n, ep=n) for n in ranks if supports_world_size(item.gpu, n)]
     return [p for p in spread if all(block.experts % p.ep == 0 for block in routed)]
+
+
+def _over_nodes(context: Context, item: FleetItem, phase: Phase, precision: Precision) -> list[Parallelism]:
+    """Layouts of several whole nodes, which hold whole pipeline stages, or stages whole nodes."""
+    most = context.scenario.options.max_nodes_per_replica
+    if most == 1 or item.same_node:
+        return []
+    counts = {2**k for k in range(1, 12) if 2**k <= most} | {most}
+    layouts = {
+        layout
+        for gpus in (nodes * item.node_size for nodes in counts)
+        for layout in _of_size(context, item, phase, precision, gpus)
+        if not max(size := layout.tp * layout.dp, item.node_size) % min(size, item.node_size)
+    }
+    return [layout for layout in layouts if not placement_problem(beneath(item, layout), layout)]
+
+
+def _of_size(
+    context: Context, item: FleetItem, phase: Phase, precision: Precision, gpus: int
+) -> Iterator[Parallelism]:
+    """Layouts of so many GPUs that model, engine and options allow, wherever the GPUs are."""
+    options, model = context.scenario.options, context.service.model
+    routed = [b for run in model.layers if isinstance(b := run.layer.feed_forward, MixtureOfExperts)]
+    stages = min(1 if phase is Phase.DECODE else options.max_pp, model.num_layers)
+    for spread in (False, True) if routed else (False,):
+        for tp in legal_tp(model, gpus, precision, expert_parallel=spread):
+            pp = gpus // tp
+            named = options.allowed_tp is None or tp in options.allowed_tp
+            whole = not gpus % tp and pp <= stages and all(b.experts % tp == 0 for b in routed if spread)
+            if named and whole and tp <= (options.max_tp or tp) and (tp > 1 or not spread):
+                yield Parallelism(tp=tp, pp=pp, ep=tp if spread else 1)
+    latent = any(isinstance(run.layer.attention, LatentAttention) for run in model.layers)
+    if latent and phase is not Phase.COLOCATED and all(b.experts % gpus == 0 for b in routed):
+        yield from [Parallelism(tp=1, dp=gpus, ep=gpus)] if routed else []
 
 
 def fitting_replicas(
