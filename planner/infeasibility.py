@@ -49,7 +49,9 @@ def explain(
         hints = tuple(_suggestion(service.slo, r) for r in sorted(reaches, key=lambda r: r.factor))
         return InfeasibleError(_binding(service.slo, nearest.metric), "", network + nodes + hints)
     if network:
-        return InfeasibleError("network: KV caches take too long, or too much of it, to move", "", network + nodes)
+        return InfeasibleError(
+            "network: KV caches take too long, or too much of it, to move", "", network + nodes
+        )
     return _without_candidates(service, candidates, missing, nodes)
 
 
@@ -148,7 +150,9 @@ def _nodes_hint(scenario: Scenario, service: Service, engine: Engine) -> tuple[s
             c for c in found.choices if c.parallelism.num_gpus <= nodes * scenario.fleet[c.item].node_size
         )
         if not _missing_phases(scenario, replace(found, choices=tuple(within))):
-            return (f"options.max_nodes_per_replica: {nodes}, replicas over {nodes} nodes with RDMA, would do",)
+            return (
+                f"options.max_nodes_per_replica: {nodes}, replicas over {nodes} nodes with RDMA, would do",
+            )
     return ()
 
 

@@ -72,7 +72,11 @@ def test_two_nodes_hold_what_one_does_not():
 
 def test_layouts_are_whole_nodes_that_hold_whole_stages():
     found = layouts(max_nodes_per_replica=4)
-    assert found[Phase.DECODE] >= {Parallelism(dp=8, ep=8), Parallelism(dp=16, ep=16), Parallelism(tp=8, ep=8)}
+    assert found[Phase.DECODE] >= {
+        Parallelism(dp=8, ep=8),
+        Parallelism(dp=16, ep=16),
+        Parallelism(tp=8, ep=8),
+    }
     assert Parallelism(tp=4, pp=2) in found[Phase.PREFILL]
     assert not any(layout.dp > 1 for layout in found[Phase.COLOCATED])
     for layout in set().union(*found.values()):
@@ -125,7 +129,8 @@ def test_a_larger_node_is_faster_than_two():
 
 def test_the_plan_holds_in_simulation_and_reads_back(tmp_path):
     plan = planned(max_nodes_per_replica=2, verify=True)
-    assert plan.verification is not None and plan.verification.passed
+    assert plan.verification is not None
+    assert plan.verification.passed
     file = tmp_path / "plan.yaml"
     file.write_text(dump_plan(plan), encoding="utf-8")
     (read,) = standing_files(file)
