@@ -219,6 +219,7 @@ OF_BOTH: dict[str, tuple[str, str, str, str]] = {
     "more hosts": (MANIFEST, "hosts_per_replica: 2", "hosts_per_replica: 4", "needs one part of each rank"),
     "an engine more": (MANIFEST, "replicas: 1", "replicas: 2", "not as many in"),
     "GPUs of a part": (GROUPS, r'("1 1"\).* gpus=)0,1,2,3', r"\g<1>0,1,2", "needs 8 GPUs on 2 hosts"),
+    "a case twice": (GROUPS, r'  "1 1"\) .*\n', r"\g<0>\g<0>", "is never reached: line 8 is the same case"),
     "own words": (GROUPS, r'  "\$@" \\\n', "", "must be 1|is missing"),
     "own flag": (GROUPS, r'("1 1"\).* set -- )', r"\g<1>--no-such-flag ", "no-such-flag"),
     "GPU in compose": (SECOND, r" +- '3'\n", "", "needs 8 GPUs on 2 hosts"),

@@ -81,7 +81,6 @@ def place(
                 ),
                 len(free),
             )
-            at = len(free) if one.gpus > item.node_size else at
             if at == len(free):
                 more = -(-one.gpus // item.node_size)
                 free += [0] * more

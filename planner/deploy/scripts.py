@@ -98,7 +98,11 @@ def read_script(text: str) -> Script:
                 words += found
                 lines += [number] * len(found)
             elif case := _CASE.fullmatch(line):
-                cases[int(case[1] or case[2]), int(case[3] or 0)] = Case(
+                part = int(case[1] or case[2]), int(case[3] or 0)
+                if part in cases:
+                    unread.append((number, f"is never reached: line {cases[part].line} is the same case"))
+                    continue
+                cases[part] = Case(
                     variables=dict(_pair(word) for word in shlex.split(case[4])),
                     words=tuple(shlex.split(case[5] or "")),
                     line=number,
