@@ -284,11 +284,7 @@ def test_one_fault_is_found(
 def test_plans_without_attention_ranks_come_back(planner: Runner, tmp_path: Path, target: str):
     plan = wide(target)
     assert {group.parallelism.num_gpus for group in plan.groups} == {4}
-    files = files_of(target, plan)
-    folder = tmp_path / "folder"
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text, encoding="utf-8")
+    folder = written(files_of(target, plan), tmp_path / "folder")
     result = planner("check", folder)
     assert (result.code, result.err) == (0, ""), result.out
     assert TARGETS[target].read_back(folder) == load_plan(folder / "plan.yaml")
@@ -308,9 +304,21 @@ def test_replicas_are_counted_not_parts(planner: Runner, tmp_path: Path):
     assert after.cost == pytest.approx(before.cost + 8 * 4.0)
 
 
-def test_a_larger_plan_stays_as_it_is():
-    """Hosts of eight: whole nodes again, whatever their size."""
-    plan = wide("vllm")
-    made = deployment_of(replace(plan), standing_plans(plan), PLACED)
-    assert {group.nodes for group in made.fronts[0].groups} == {2}
-    assert {len(part.gpus) for engine in made.fronts[0].engines for part in engine.parts} == {2}
+def written(files: dict[str, str], folder: Path) -> Path:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("target", ["vllm", "sglang"])
+def test_colocated_parts_have_no_address_of_their_own(planner: Runner, tmp_path: Path, target: str):
+    """Scripts then know only ports; the router's check still finds every first part, and no other."""
+    plan = wide(target)
+    decode = replace(plan.groups[1], phase=Phase.COLOCATED, name="colocated", replicas=2)
+    plan = replace(plan, groups=(decode,))
+    folder = written(files_of(target, plan), tmp_path / "folder")
+    result = planner("check", folder)
+    assert (result.code, result.err) == (0, ""), result.out
+    text = (folder / "router.sh").read_text(encoding="utf-8")
+    assert re.findall(r"http://[\d.]+:\d+", text) == ["http://10.0.0.1:8300", "http://10.0.0.3:8300"]

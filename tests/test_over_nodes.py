@@ -165,3 +165,41 @@ def test_replicas_within_one_node_are_not_spread():
     item = replace(loaded().scenario.fleet[0], same_node=True)
     wide = Parallelism(dp=8, ep=8)
     assert "same_node keeps it within one" in placement_problem(beneath(item, wide), wide)
+
+
+def test_lines_that_differ_in_price_share_candidates():
+    """Reserved nodes first, others on demand; two nodes of one line for each replica."""
+    scenario = SCENARIO | {
+        "workload": SCENARIO["workload"] | {"request_rate": [10, 20]},
+        "fleet": [GPU | {"price_class": "reserved", "price_per_gpu_hour": 2.5, "max_gpus": 16}, GPU],
+        "options": {"max_nodes_per_replica": 2, "colocated": "forbidden"},
+    }
+    options = SolveOptions(verify=False, alternatives=False)
+    plan = solve(scenario_from_text(json.dumps(scenario)), options)
+    assert {g.parallelism for g in plan.groups} == {Parallelism(dp=8, ep=8)}
+    paid = {use.price_class: use.gpus_paid for use in plan.nodes}
+    assert paid == {"reserved": 16, "on_demand": plan.num_gpus - 16}
+    assert plan.horizon is not None
+    assert plan.horizon.reserved == {"h200-sxm": 16}
+
+
+def test_stock_counts_whole_replicas():
+    with pytest.raises(InfeasibleError, match=r"short by: 4 GPUs \(4 h200-sxm\)"):
+        planned({"max_gpus": 12}, max_nodes_per_replica=2)
+    plan = planned({"max_gpus": 16}, max_nodes_per_replica=2)
+    assert plan.num_gpus == 16
+
+
+def test_dense_models_take_tensor_and_pipeline_ranks_over_nodes():
+    scenario = SCENARIO | {
+        "model": "meta-llama/Llama-3.1-70B-Instruct",
+        "precision": {},
+        "workload": {"request_rate": 0.2, "input_tokens": 2000, "output_tokens": 200},
+        "fleet": [GPU | {"gpu": "a10g", "network_gbps_per_gpu": 25}],
+        "slo": {"ttft_ms": {"p99": 60_000}, "tpot_ms": {"p99": 500}},
+        "options": {"max_nodes_per_replica": 4},
+    }
+    options = SolveOptions(verify=False, alternatives=False)
+    plan = solve(scenario_from_text(json.dumps(scenario)), options)
+    assert all(g.parallelism.num_gpus in (8, 16) for g in plan.groups)
+    assert sum(use.nodes for use in plan.nodes) == plan.num_gpus // 4
