@@ -92,7 +92,7 @@ def _place_findings(
     dialect: Dialect, group: GroupEntry, engine: ReadEngine, flags: FlagList
 ) -> Iterator[Finding]:
     """GPUs and ports of one engine."""
-    yield from gpu_findings(dialect, group, engine, flags)
+    yield from gpu_findings(dialect, group, engine, flags, hosts=group.nodes)
     port = engine.value(flags, "--port")
     follows = engine.rank > 0 and "--port" not in engine.flags(flags)
     if not follows and not (port.isdecimal() and 0 < int(port) < 65_536):
@@ -102,13 +102,13 @@ def _place_findings(
 
 
 def gpu_findings(
-    dialect: Dialect, group: GroupEntry, engine: ReadEngine, flags: FlagList
+    dialect: Dialect, group: GroupEntry, engine: ReadEngine, flags: FlagList, hosts: int = 1
 ) -> Iterator[Finding]:
-    """An engine has as many GPUs as its sizes need."""
+    """An engine has as many GPUs as its sizes need; what was read of it is its part of so many hosts."""
     layout = dialect.layout(engine, flags)
     gpus = engine.gpus or ()
-    if layout is not None and len(gpus) * group.nodes != layout.num_gpus:
-        each = f" on {group.nodes} hosts" if group.nodes > 1 else ""
+    if layout is not None and len(gpus) * hosts != layout.num_gpus:
+        each = f" on {hosts} hosts" if hosts > 1 else ""
         rule = f"{group.role} engine of {layout} needs {layout.num_gpus} GPUs{each}"
         yield Finding(file=engine.file, line=engine.line, rule=rule, value=f"{len(gpus)} ({','.join(gpus)})")
 
