@@ -325,6 +325,14 @@ class _Answer:
         peaks = next(i.gpu.peak_flops for i in self.question.scenario.fleet if i.gpu.name == group.gpu)
         return Dtype.BF16 not in peaks
 
+    def _over_nodes(self) -> tuple[str, ...]:
+        """Replicas that no node of their line holds."""
+        found = self.question.candidates.choices
+        used = [found[i] for i in self.solution.used]
+        lines = [(c, self.question.item(c)) for c in used]
+        wide = (f"{i.name} {c.parallelism}" for c, i in lines if c.parallelism.num_gpus > i.node_size)
+        return tuple(dict.fromkeys(wide))
+
     def notes(self, groups: Sequence[Group]) -> Iterator[str]:
         """What a reader should know of the service's traffic and GPUs."""
         service, scenario = self.question.service, self.question.scenario
@@ -344,6 +352,8 @@ class _Answer:
             yield f"network of {names} not given: the profile's usual share is assumed"
         if any(g.same_node for g in own):
             yield SAME_NODE
+        if wide := self._over_nodes():
+            yield f"replicas over several nodes ({', '.join(wide)}) need RDMA; what crosses NICs is estimated"
         used = {(g.gpu, g.zone, g.price_class) for g in own}
         for item in scenario.fleet:
             if (item.gpu.name, item.zone, item.price_class) in used and item.price_source:

@@ -335,6 +335,30 @@ def over_nodes(item: FleetItem) -> FleetItem:
     return replace(item, gpu=smaller)
 
 
+def beneath(item: FleetItem, parallelism: Parallelism) -> FleetItem:
+    """The line as a replica lies on it: its nodes and NICs, where one node is too small."""
+    return over_nodes(item) if parallelism.num_gpus > item.node_size else item
+
+
+def placement_problem(item: FleetItem, parallelism: Parallelism) -> str:
+    """Why a replica cannot lie on `item`, which is as :func:`beneath` gives it; empty where it can."""
+    gpu, layout = item.gpu, parallelism
+    needs = f"{layout} needs {layout.num_gpus} GPUs, a node of {gpu.name} has {item.node_size}: "
+    width = layout.tp * layout.dp
+    if layout.num_gpus <= item.node_size:
+        known = supports_world_size(gpu, width)
+        return "" if known else f"GPU {gpu.name!r} has no all-reduce over {width} GPUs of one node"
+    try:
+        nodes = nodes_of(gpu, layout)
+    except SpecError as error:
+        return needs + str(error)
+    if nodes > 1 and item.same_node:
+        return needs + "same_node keeps it within one"
+    if nodes > 1 and not item.rdma:
+        return needs + "what plain TCP takes between ranks is not modelled (rdma: false)"
+    return ""
+
+
 def links_node(item: FleetItem, engine: Engine) -> bool:
     """Whether `engine` can move KV caches over the link between the GPUs of a node."""
     several = min(item.node_size, item.gpu.scale_up_domain) > 1

@@ -18,6 +18,7 @@ _LOOSENED = 64.0  # SLOs further from reach than this factor are not explored
 _STEPS = 9
 _FASTER_NETWORK = 1000.0  # multiple of the given network that is tried
 _MOST_LISTED = 8
+_MORE_NODES = (2, 4, 8, 16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +43,16 @@ def explain(
         return error
     reaches = [r for m in _metrics(service.slo) if (r := _reach(scenario, service, engine, m)) is not None]
     network = _network_hint(scenario, service, engine)
+    nodes = _nodes_hint(scenario, service, engine)
     if reaches:
         nearest = min(reaches, key=lambda r: r.factor)
         hints = tuple(_suggestion(service.slo, r) for r in sorted(reaches, key=lambda r: r.factor))
-        return InfeasibleError(_binding(service.slo, nearest.metric), "", network + hints)
+        return InfeasibleError(_binding(service.slo, nearest.metric), "", network + nodes + hints)
     if network:
-        return InfeasibleError("network: KV caches take too long, or too much of it, to move", "", network)
-    return _without_candidates(service, candidates, missing)
+        return InfeasibleError(
+            "network: KV caches take too long, or too much of it, to move", "", network + nodes
+        )
+    return _without_candidates(service, candidates, missing, nodes)
 
 
 def _missing_phases(scenario: Scenario, candidates: CandidateSet) -> list[Phase]:
@@ -134,6 +138,24 @@ def _network_hint(scenario: Scenario, service: Service, engine: Engine) -> tuple
     return (f"a network {high:.2g} times as fast would do: {listed}",)
 
 
+def _nodes_hint(scenario: Scenario, service: Service, engine: Engine) -> tuple[str, ...]:
+    """The fewest nodes of a replica, beyond those allowed, with which a plan may exist."""
+    options, most = scenario.options, max(_MORE_NODES)
+    if options.max_nodes_per_replica >= most:
+        return ()
+    wider = replace(scenario, options=replace(options, max_nodes_per_replica=most))
+    found = build_candidates(wider, service, engine)
+    for nodes in _MORE_NODES:
+        within = (
+            c for c in found.choices if c.parallelism.num_gpus <= nodes * scenario.fleet[c.item].node_size
+        )
+        if not _missing_phases(scenario, replace(found, choices=tuple(within))):
+            return (
+                f"options.max_nodes_per_replica: {nodes}, replicas over {nodes} nodes with RDMA, would do",
+            )
+    return ()
+
+
 def _binding(slo: Slo, metric: Metric) -> str:
     asked = " and ".join(str(t) for t in slo.of(metric))
     return f"{asked}: no replica of the fleet meets it even with one request"
@@ -148,13 +170,17 @@ def _suggestion(slo: Slo, reach: _Reach) -> str:
     )
 
 
-def _without_candidates(service: Service, candidates: CandidateSet, missing: list[Phase]) -> InfeasibleError:
+def _without_candidates(
+    service: Service, candidates: CandidateSet, missing: list[Phase], hints: tuple[str, ...]
+) -> InfeasibleError:
     """Nothing fits at all: say why, GPU by GPU."""
     phases = " and ".join(missing)
     lines = rejection_reasons(r for r in candidates.rejections if r.phase in missing)
     more = (f"and {len(lines) - _MOST_LISTED} more",) if len(lines) > _MOST_LISTED else ()
     return InfeasibleError(
-        f"no GPU of the fleet can run {service.model.name} for {phases}", "", lines[:_MOST_LISTED] + more
+        f"no GPU of the fleet can run {service.model.name} for {phases}",
+        "",
+        (*hints, *lines[:_MOST_LISTED], *more),
     )
 
 

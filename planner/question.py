@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from planner.candidates import CandidateSet, ReplicaChoice
+from planner.collectives import beneath
 from planner.fleet import Deployed, Fleet
 from planner.program import Solution
 from planner.queueing import normal_quantile
@@ -59,8 +60,8 @@ class Question:
         return options.survive_node or options.survive_zone or options.on_demand_floor > 0
 
     def item(self, choice: ReplicaChoice) -> FleetItem:
-        """The line of the fleet that `choice` takes its GPUs from."""
-        return self.scenario.fleet[choice.item]
+        """The line of the fleet that `choice` takes its GPUs from, as its replicas lie on it."""
+        return beneath(self.scenario.fleet[choice.item], choice.parallelism)
 
     def cells(self, solution: Solution, *, idle: bool = False) -> tuple[Cell, ...]:
         """The groups of `solution` by router: one, or one per zone where KV caches stay in theirs.

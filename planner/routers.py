@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from planner.buckets import bucket_of, label_of
-from planner.collectives import within_node
+from planner.collectives import beneath, within_node
 from planner.documents.names import did_you_mean, unknown_name
 from planner.documents.scenario import LoadedScenario
 from planner.documents.tree import KeyPath, Tree, dotted
@@ -146,7 +146,9 @@ def item_of(scenario: Scenario, group: Group) -> FleetItem | None:
     """The line of the scenario's fleet that a group takes its GPUs from."""
     place = (group.gpu, group.zone, group.price_class)
     found = next((i for i in scenario.fleet if (i.gpu.name, i.zone, i.price_class) == place), None)
-    return within_node(found) if found is not None and group.same_node else found
+    if found is None:
+        return None
+    return within_node(found) if group.same_node else beneath(found, group.parallelism)
 
 
 # --------------------------------------------------------------------------------------------

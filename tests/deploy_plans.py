@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from planner.documents.scenario import scenario_from_text
-from planner.plan import Plan
+from planner.plan import Group, Plan
 from planner.search import SolveOptions
 from planner.workflow import solve
 
@@ -41,6 +41,10 @@ SCENARIOS: dict[str, dict[str, Any]] = {
        "fleet": [_gpu("h200-sxm", 4.0)]},
     "colocated": _LLAMA
     | {"options": {"routing": "power_of_two", "colocated": "only"}, "fleet": [_gpu("h100-sxm", 3.0)]},
+    "over-nodes": _LLAMA
+    | {"model": "deepseek-ai/DeepSeek-V3", "precision": {"weights": "fp8", "kv_cache": "bf16"},
+       "fleet": [_gpu("h200-sxm", 4.0, node_size=4)],
+       "options": {"routing": "power_of_two", "colocated": "forbidden", "max_nodes_per_replica": 2}},
 }  # fmt: skip
 """By what is special about the plan."""
 
@@ -94,3 +98,9 @@ def plan_of(kind: str, engine: str = "vllm") -> Plan:
         scenario["engine"] = engine
     loaded = scenario_from_text(json.dumps(scenario))
     return solve(loaded, SolveOptions(verify=False, alternatives=False))
+
+
+def parts_of(plan: Plan, group: Group) -> int:
+    """Hosts that each replica of a group lies on."""
+    sizes = {item["gpu"]: item.get("node_size", 8) for item in plan.scenario["fleet"]}
+    return -(-group.parallelism.num_gpus // sizes[group.gpu])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -19,7 +21,7 @@ FACTS = os.environ.get("PLANNER_DEPLOY_FACTS", "")
 SITE = """\
 hosts:
   h100-sxm: [10.0.0.1, 10.0.0.2, 10.0.0.3]
-  h200-sxm: [10.0.1.1, 10.0.1.2]
+  h200-sxm: [10.0.1.1, 10.0.1.2, 10.0.1.3, 10.0.1.4]
   a100-80gb-sxm: [10.0.2.1, 10.0.2.2, 10.0.2.3, 10.0.2.4, 10.0.2.5, 10.0.2.6, 10.0.2.7]
 router_host: front.example
 router_image: registry.example/vllm-router:0.1.17
@@ -81,3 +83,16 @@ def _without_other_hosts(site: str, used: set[str]) -> str:
         if not (hosts and line.startswith("  ") and line.split(":")[0].strip() not in used):
             kept.append(line)
     return "\n".join(kept)
+
+
+def commands_of(script: Path) -> list[list[str]]:
+    """What a script may run: one command, or one for each part of an engine over several hosts."""
+    text = script.read_text(encoding="utf-8").replace("\\\n", "")
+    found = []
+    for line in text.splitlines():
+        if line.startswith("exec "):
+            words = shlex.split(line)[1:]
+            own = [shlex.split(part) for part in re.findall(r"; set -- (.*) ;;", text)]
+            at = words.index("$@") if "$@" in words else None
+            found += [words] if at is None else [[*words[:at], *part, *words[at + 1 :]] for part in own]
+    return found

@@ -17,12 +17,13 @@ from planner.deploy.build import deployment_of, plan_id, require_verified
 from planner.deploy.command_text import comment, quoted
 from planner.deploy.description import PLACEHOLDER, Deployment, TransferSide
 from planner.deploy.engine_facts import load_engine_facts
+from planner.deploy.placement import Wanted, place
 from planner.deploy.rendering import escaped
 from planner.deploy.scripts import read_script
 from planner.deploy.words import MAX_GROUP_NAME, dns_name, host_address, safe_text
 from planner.documents.plan import dump_plan, plan_from_text
 from planner.documents.site import load_site
-from planner.documents.site_schema import SiteDocument
+from planner.documents.site_schema import PortsDocument, SiteDocument
 from planner.documents.yaml_text import dump_yaml, parse_tree
 from planner.errors import SpecError
 from planner.plan import Group, LengthSplit, Plan, Verification
@@ -72,14 +73,16 @@ def test_engines_share_no_gpu_and_no_port(kind):
     for front in made.fronts:
         for engine in front.engines:
             group = front.group(engine.group)
-            host = made.host(engine.host)
-            assert host.gpu == group.gpu
-            assert max(engine.gpus) < host.gpus
-            assert len(engine.gpus) == group.parallelism.num_gpus
-            gpus += [(host.name, gpu) for gpu in engine.gpus]
-            ranks = group.parallelism.dp
-            ports += [(host.name, engine.port), (host.name, engine.rpc_port)]
-            ports += [(host.name, engine.side_port + rank) for rank in range(ranks)]
+            assert engine.num_gpus == group.parallelism.num_gpus
+            assert len(engine.parts) == group.nodes
+            for part in engine.parts:
+                host = made.host(part.host)
+                assert host.gpu == group.gpu
+                assert max(part.gpus) < host.gpus
+                gpus += [(host.name, gpu) for gpu in part.gpus]
+                ranks = group.parallelism.dp
+                ports += [(host.name, engine.port), (host.name, engine.rpc_port)]
+                ports += [(host.name, engine.side_port + rank) for rank in range(ranks)]
     assert len(set(gpus)) == len(gpus)
     assert len(set(ports)) == len(ports)
     used = sum(group.num_gpus for group in plan_of(kind).groups)
@@ -232,10 +235,38 @@ def test_a_site_may_choose_the_backend():
     assert {(g.attention_backend, g.block_size) for g in groups} == {("FLASHMLA", 64)}
 
 
-def test_replicas_do_not_reach_over_hosts():
-    plan = with_group(plan_of("colocated"), 0, parallelism=Parallelism(tp=8, pp=2), replicas=1)
-    with pytest.raises(SpecError, match="16 GPUs does not fit on a host of 8"):
+def test_large_replicas_take_whole_hosts():
+    made = deployment(plan_of("over-nodes"))
+    shares = [part for engine in made.fronts[0].engines for part in engine.parts]
+    assert [part.host for part in shares] == [host.name for host in made.hosts]
+    assert {part.gpus for part in shares} == {(0, 1, 2, 3)}
+    assert all(len(engine.followers) == 1 for engine in made.fronts[0].engines)
+
+
+def test_large_replicas_stand_before_small_ones():
+    """One that fills two hosts, and one beside it that has room left on a third."""
+    (standing,) = standing_plans(plan_of("one-group-per-pool"))
+    item = standing.fleet.groups[0].item
+    wanted = [
+        Wanted(group="small", service="s", role=Phase.PREFILL, item=item, replicas=1, gpus=2),
+        Wanted(group="large", service="s", role=Phase.DECODE, item=item, replicas=1, gpus=16),
+    ]
+    hosts, (small, large) = place(wanted, {}, PortsDocument(), apart=True)
+    assert [part.host for part in large.parts] == [host.name for host in hosts[:2]]
+    assert (small.host, small.gpus) == (hosts[2].name, (0, 1))
+
+
+def test_large_replicas_that_fill_no_host_are_refused():
+    plan = with_group(plan_of("colocated"), 0, parallelism=Parallelism(tp=4, pp=3), replicas=1)
+    with pytest.raises(SpecError, match="12 GPUs does not fill hosts of 8"):
         deployment(plan)
+
+
+def test_ports_of_all_ranks_have_room():
+    """Side channels count through all ranks of an engine, on every host."""
+    site = SiteDocument.model_validate({"ports": {"side_channel": 5600, "data_parallel": 5606}})
+    with pytest.raises(SpecError, match="lies within the 8 ports of side_channel"):
+        deployment(plan_of("over-nodes"), site)
 
 
 def test_plans_that_did_not_hold_are_refused():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -17,9 +16,9 @@ from pathlib import Path
 import pytest
 import yaml
 from conftest import Runner
-from deploy_plans import OTHERS, SCENARIOS, plan_of
+from deploy_plans import OTHERS, SCENARIOS, parts_of, plan_of
 from deploy_servers import run_smoke_check
-from deploy_tools import FACTS, SITE, docker_compose, emit_folder, shellcheck
+from deploy_tools import FACTS, SITE, commands_of, docker_compose, emit_folder, shellcheck
 
 from planner.deploy.build import deployment_of
 from planner.deploy.command_line import command_faults, load_flags
@@ -54,8 +53,7 @@ def commands(folder: Path) -> Iterator[tuple[str, str, list[str]]]:
     """Every command line of the folder: file, program, words."""
     lines: list[tuple[str, list[str]]] = []
     for path in sorted(folder.rglob("*.sh")):
-        text = path.read_text(encoding="utf-8").replace("\\\n", "")
-        lines += [(path.name, shlex.split(x)[1:]) for x in text.splitlines() if x.startswith("exec ")]
+        lines += [(path.name, words) for words in commands_of(path)]
     for path in sorted(folder.rglob("*.compose.yaml")):
         for service in yaml.safe_load(path.read_text(encoding="utf-8"))["services"].values():
             lines.append((path.name, [*service["entrypoint"], *service["command"]]))
@@ -89,8 +87,10 @@ def test_files_pass_and_come_back(emitted, planner: Runner, tmp_path: Path, kind
     for name, program, words in commands(folder):
         seen[program] += 1
         assert list(command_faults(words, PROGRAMS[program], 0)) == [], name
-    replicas = sum(group.replicas for group in plan.groups)
-    assert seen == {SERVER: len(plan.groups) + replicas, ROUTER: 2, BENCH: 1}
+    parts = [(group.replicas, parts_of(plan, group)) for group in plan.groups]
+    started = sum(count * hosts for count, hosts in parts)
+    scripted = sum(1 if hosts == 1 else count * hosts for count, hosts in parts)
+    assert seen == {SERVER: scripted + started, ROUTER: 2, BENCH: 1}
     result = planner("check", folder)
     assert (result.code, result.err) == (0, ""), result.out
     imported, again = tmp_path / "imported.yaml", tmp_path / "again"
@@ -131,17 +131,19 @@ def test_both_sides_carry_mode_and_backend(emitted, kind: str):
 @pytest.mark.parametrize("kind", SCENARIOS)
 def test_gpus_and_places_of_files_are_those_of_the_plan(emitted, kind: str):
     by_group: Counter[str] = Counter()
+    plan = plan_of(kind, "sglang")
     for path in (emitted(kind) / "hosts").iterdir():
         taken: list[str] = []
         for service in yaml.safe_load(path.read_text(encoding="utf-8"))["services"].values():
             devices = service["deploy"]["resources"]["reservations"]["devices"][0]["device_ids"]
             flags = flags_of(service["command"])
-            assert len(devices) == int(flags["--tp-size"]) * int(flags["--pp-size"])
+            parts = int(flags.get("--nnodes", "1"))
+            assert len(devices) * parts == int(flags["--tp-size"]) * int(flags["--pp-size"])
             by_group[service["labels"]["planner.group"]] += len(devices)
             taken += [flags["--port"], flags.get("--disaggregation-bootstrap-port", flags["--port"] + "x")]
             assert service["image"] == "lmsysorg/sglang:v0.5.23"
         assert len(set(taken)) == len(taken)
-    assert by_group == {group.name: group.num_gpus for group in plan_of(kind, "sglang").groups}
+    assert by_group == {group.name: group.num_gpus for group in plan.groups}
 
 
 def test_what_a_plan_decided_stands_in_the_script(emitted):

@@ -7,7 +7,6 @@ import importlib.util
 import json
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -19,9 +18,9 @@ from pathlib import Path
 import pytest
 import yaml
 from conftest import Runner
-from deploy_plans import SCENARIOS, plan_of
+from deploy_plans import SCENARIOS, parts_of, plan_of
 from deploy_servers import run_smoke_check
-from deploy_tools import FACTS, SITE, docker_compose, emit_folder, shellcheck
+from deploy_tools import FACTS, SITE, commands_of, docker_compose, emit_folder, shellcheck
 
 from planner.deploy.build import deployment_of
 from planner.deploy.command_line import command_faults, load_flags
@@ -52,11 +51,7 @@ def emitted(planner: Runner, tmp_path: Path):
 def commands(folder: Path) -> Iterator[tuple[str, list[str]]]:
     """Every command line of the folder, by the program it runs."""
     for path in sorted(folder.rglob("*.sh")):
-        text = path.read_text(encoding="utf-8").replace("\\\n", "")
-        for line in text.splitlines():
-            if line.startswith("exec "):
-                words = shlex.split(line)[1:]
-                yield path.name, words
+        yield from ((path.name, words) for words in commands_of(path))
     for path in sorted(folder.rglob("*.compose.yaml")):
         for service in yaml.safe_load(path.read_text(encoding="utf-8"))["services"].values():
             yield path.name, [*service["entrypoint"], *service["command"]]
@@ -79,8 +74,10 @@ def test_every_flag_exists_in_the_stated_version(emitted, kind):
             "vllm serve": (VLLM, 1), "vllm-router": (ROUTER, 0), "vllm bench serve": (BENCH, 0),
         }[program]  # fmt: skip
         assert list(command_faults(words[start:], flags, positionals)) == [], name
-    groups = plan_of(kind).groups
-    assert seen["vllm serve"] == len(groups) + sum(group.replicas for group in groups)
+    plan = plan_of(kind)
+    parts = [(group.replicas, parts_of(plan, group)) for group in plan.groups]
+    started = sum(count * hosts for count, hosts in parts)
+    assert seen["vllm serve"] == started + sum(1 if hosts == 1 else count * hosts for count, hosts in parts)
     assert seen["vllm-router"] == 2  # a script and a service
     assert seen["vllm bench serve"] == 1
 
@@ -115,7 +112,8 @@ def test_gpus_of_files_are_those_of_the_plan(emitted, kind):
             labels, flags = service["labels"], flags_of(service["command"])
             sizes = ("tensor", "pipeline", "data")
             layout = [int(flags[f"--{size}-parallel-size"]) for size in sizes]
-            assert len(devices) == layout[0] * layout[1] * layout[2]
+            parts = parts_of(plan, next(g for g in plan.groups if g.name == labels["planner.group"]))
+            assert len(devices) * parts == layout[0] * layout[1] * layout[2]
             assert path.name.startswith(labels["planner.gpu"])
             by_group[labels["planner.group"]] += len(devices)
     assert by_group == {group.name: group.num_gpus for group in plan.groups}

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from planner.arrays import FloatArray
 from planner.capacity import Limit
+from planner.collectives import beneath
 from planner.operators import ReplicaSet
 from planner.plan import Binding, MemoryBudget
 from planner.program import Candidate
@@ -112,7 +113,7 @@ class Context:
         return self.service.precision.kv_cache
 
     def replicas(self, choices: Sequence[ReplicaChoice]) -> ReplicaSet:
-        pairs = [(self.fleet[c.item].gpu, c.parallelism) for c in choices]
+        pairs = [(beneath(self.fleet[c.item], c.parallelism).gpu, c.parallelism) for c in choices]
         formats = [c.precision for c in choices]
         service = self.service
         return ReplicaSet.of(service.model, formats, self.engine, pairs, self.z, service.speculation)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from planner.candidates.context import Context, ReplicaChoice
-from planner.collectives import supports_world_size
+from planner.collectives import beneath, placement_problem, supports_world_size
 from planner.engines.formats import gpu_obstacle, kv_obstacle, weights_obstacle
 from planner.engines.legality import legal_tp
 from planner.memory import (
@@ -23,53 +23,69 @@ from planner.units import GIB
 
 
 def parallelisms(context: Context, item: FleetItem, phase: Phase, precision: Precision) -> list[Parallelism]:
-    """Legal layouts inside one node of `item`, smallest first; whole numbers of them fill a node."""
-    options = context.scenario.options
-    model = context.service.model
-    most = 1 if phase is Phase.DECODE else options.max_pp
-    stages = [2**k for k in range(12) if 2**k <= min(most, item.node_size, model.num_layers)]
-    layouts = [
-        Parallelism(tp=tp, pp=pp)
-        for tp in _tp_sizes(context, item, precision, expert_parallel=False)
-        for pp in stages
-        if item.node_size % (tp * pp) == 0
-    ]
-    return sorted({*layouts, *_expert_layouts(context, item, phase, precision, stages)})
+    """Legal layouts on `item`, smallest first: inside one node, which whole numbers of them fill, or on as
+    many whole nodes as the options allow."""
+    node = item.node_size
+    stages = [2**k for k in range(12) if 2**k <= node]
+    within = {
+        layout
+        for layout in _dividing(context, phase, precision, node, stages)
+        if supports_world_size(item.gpu, layout.tp * layout.dp)
+    }
+    return sorted(within | _over_nodes(context, item, phase, precision))
 
 
-def _tp_sizes(context: Context, item: FleetItem, precision: Precision, *, expert_parallel: bool) -> list[int]:
+def _over_nodes(context: Context, item: FleetItem, phase: Phase, precision: Precision) -> set[Parallelism]:
+    """Layouts of several whole nodes, each of which holds whole pipeline stages or a share of one."""
+    node, most = item.node_size, context.scenario.options.max_nodes_per_replica
+    if most == 1 or item.same_node:
+        return set()
+    return {
+        layout
+        for nodes in {2**k for k in range(1, 12) if 2**k <= most} | {most}
+        for layout in _dividing(context, phase, precision, nodes * node, range(1, nodes * node + 1))
+        if layout.num_gpus == nodes * node
+        and (node % (width := layout.tp * layout.dp) == 0 or width % node == 0)
+        and not placement_problem(beneath(item, layout), layout)
+    }
+
+
+def _dividing(
+    context: Context, phase: Phase, precision: Precision, gpus: int, stages: Sequence[int]
+) -> Iterator[Parallelism]:
+    """Layouts that model, engine and options allow, whose replicas fill `gpus`; wherever these are.
+
+    Experts are cut by the ranks, or spread over them; for a latent cache also with attention data
+    parallelism, which does not repeat it. Colocated replicas keep their ranks in step, which no model here
+    covers.
+    """
     options, model = context.scenario.options, context.service.model
-    legal = legal_tp(model, item.node_size, precision, expert_parallel=expert_parallel)
-    return [
-        tp
-        for tp in legal
-        if item.node_size % tp == 0
-        and tp <= (options.max_tp or tp)
-        and (options.allowed_tp is None or tp in options.allowed_tp)
-        and supports_world_size(item.gpu, tp)
-    ]
-
-
-def _expert_layouts(
-    context: Context, item: FleetItem, phase: Phase, precision: Precision, stages: Sequence[int]
-) -> list[Parallelism]:
-    """Layouts that spread experts over ranks; for a latent cache also attention data parallelism, which
-    does not repeat it. Colocated replicas keep their ranks in step, which no model here covers."""
-    model = context.service.model
+    most = min(1 if phase is Phase.DECODE else options.max_pp, model.num_layers)
     routed = [b for run in model.layers if isinstance(b := run.layer.feed_forward, MixtureOfExperts)]
-    if not routed:
-        return []
-    spread = [
-        Parallelism(tp=tp, pp=pp, ep=tp)
-        for tp in _tp_sizes(context, item, precision, expert_parallel=True)
-        for pp in stages
-        if tp > 1 and item.node_size % (tp * pp) == 0
-    ]
+
+    def spreads(ranks: int) -> bool:
+        return bool(routed) and ranks > 1 and all(block.experts % ranks == 0 for block in routed)
+
+    for spread in (False, True):
+        for tp in _tp_sizes(context, gpus, precision, expert_parallel=spread):
+            for pp in stages:
+                if pp <= most and gpus % (tp * pp) == 0 and (not spread or spreads(tp)):
+                    yield Parallelism(tp=tp, pp=pp, ep=tp if spread else 1)
     latent = any(isinstance(run.layer.attention, LatentAttention) for run in model.layers)
     if latent and phase is not Phase.COLOCATED:
-        ranks = [n for n in range(2, item.node_size + 1) if item.node_size % n == 0]
-        spread += [Parallelism(tp=1, dp=n, ep=n) for n in ranks if supports_world_size(item.gpu, n)]
-    return [p for p in spread if all(block.experts % p.ep == 0 for block in routed)]
+        ranks = (n for n in range(2, gpus + 1) if gpus % n == 0 and spreads(n))
+        yield from (Parallelism(tp=1, dp=n, ep=n) for n in ranks)
+
+
+def _tp_sizes(context: Context, gpus: int, precision: Precision, *, expert_parallel: bool) -> list[int]:
+    options, model = context.scenario.options, context.service.model
+    return [
+        tp
+        for tp in legal_tp(model, gpus, precision, expert_parallel=expert_parallel)
+        if gpus % tp == 0
+        and tp <= (options.max_tp or tp)
+        and (options.allowed_tp is None or tp in options.allowed_tp)
+    ]
 
 
 def fitting_replicas(

@@ -134,8 +134,10 @@ def deployment_of(
     ]
     survives = (plan.scenario.get("options") or {}).get("survive") or ()
     hosts, engines = place(wanted, site.hosts, site.ports, apart="node" in survives)
-    check_ports(site.ports, len(standings), max(host.gpus for host in hosts))
-    notes = [*_plan_notes(plan, hosts), *_platform_notes(facts, platform)]
+    check_ports(
+        site.ports, len(standings), max(max(host.gpus for host in hosts), *(e.num_gpus for e in engines))
+    )
+    notes = [*_plan_notes(plan, standings, hosts), *_platform_notes(facts, platform)]
     cluster = cluster_of(site.kubernetes)
     router = facts.router if platform is None else platform.router
     fronts = []
@@ -416,7 +418,7 @@ def _label(gpu: str, site: SiteDocument) -> NodeLabel:
     )
 
 
-def _plan_notes(plan: Plan, hosts: Sequence[Host]) -> Iterator[str]:
+def _plan_notes(plan: Plan, standings: Sequence[Standing], hosts: Sequence[Host]) -> Iterator[str]:
     """What of a plan the files of one moment do not show."""
     if plan.periods:
         names = ", ".join(period.name for period in plan.periods)
@@ -426,6 +428,11 @@ def _plan_notes(plan: Plan, hosts: Sequence[Host]) -> Iterator[str]:
         )
     if any(group.same_node for group in plan.groups):
         yield "KV caches take the link within the node: all engines have to stay on one host."
+    if any(group.parallelism.num_gpus > group.item.node_size for s in standings for group in s.fleet.groups):
+        yield (
+            "Engines over several hosts need RDMA between them, in containers too (the hosts' RDMA devices, "
+            "IPC_LOCK): over plain sockets they answer, much slower than planned."
+        )
     for gpu in dict.fromkeys(host.gpu for host in hosts):
         count = sum(host.gpu == gpu for host in hosts)
         paid = sum(use.nodes for use in plan.nodes if use.gpu == gpu)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from planner.deploy.check_parts import part_findings
 from planner.deploy.command_line import FlagList, command_faults
 from planner.deploy.description import PLACEHOLDER
 from planner.deploy.dialect import Dialect
@@ -54,8 +55,12 @@ def script_findings(
         yield Finding(file=engine.file, line=engine.line, rule=rule)
         return
     yield from engine_findings(dialect, group, engine, flags, facts)
-    for one in engines_of_script(group.name, script, dialect.program):
+    for case in script.cases.values():
+        yield from command_findings(engine.file, case.own.filled(case), flags, positionals=0)
+    parts = list(engines_of_script(group.name, script, dialect.program))
+    for one in parts:
         yield from _place_findings(dialect, group, one, flags)
+    yield from part_findings(dialect, group, parts, flags)
 
 
 def engine_findings(
@@ -87,22 +92,24 @@ def _place_findings(
     dialect: Dialect, group: GroupEntry, engine: ReadEngine, flags: FlagList
 ) -> Iterator[Finding]:
     """GPUs and ports of one engine."""
-    yield from gpu_findings(dialect, group, engine, flags)
+    yield from gpu_findings(dialect, group, engine, flags, hosts=group.nodes)
     port = engine.value(flags, "--port")
-    if not (port.isdecimal() and 0 < int(port) < 65_536):
+    follows = engine.rank > 0 and "--port" not in engine.flags(flags)
+    if not follows and not (port.isdecimal() and 0 < int(port) < 65_536):
         rule = "--port must be a number up to 65535"
         yield Finding(file=engine.file, line=engine.line, rule=rule, value=port)
     yield from dialect.place_faults(engine, flags)
 
 
 def gpu_findings(
-    dialect: Dialect, group: GroupEntry, engine: ReadEngine, flags: FlagList
+    dialect: Dialect, group: GroupEntry, engine: ReadEngine, flags: FlagList, hosts: int = 1
 ) -> Iterator[Finding]:
-    """An engine has as many GPUs as its sizes need."""
+    """An engine has as many GPUs as its sizes need; what was read of it is its part of so many hosts."""
     layout = dialect.layout(engine, flags)
     gpus = engine.gpus or ()
-    if layout is not None and len(gpus) != layout.num_gpus:
-        rule = f"{group.role} engine of {layout} needs {layout.num_gpus} GPUs"
+    if layout is not None and len(gpus) * hosts != layout.num_gpus:
+        each = f" on {hosts} hosts" if hosts > 1 else ""
+        rule = f"{group.role} engine of {layout} needs {layout.num_gpus} GPUs{each}"
         yield Finding(file=engine.file, line=engine.line, rule=rule, value=f"{len(gpus)} ({','.join(gpus)})")
 
 
@@ -195,7 +202,11 @@ def _same_as_script(
     if script is None:
         return
     other = next(
-        (e for e in engines_of_script(engine.group, script, dialect.program) if e.number == engine.number),
+        (
+            e
+            for e in engines_of_script(engine.group, script, dialect.program)
+            if (e.number, e.rank) == (engine.number, engine.rank)
+        ),
         None,
     )
     if other is None:
@@ -232,13 +243,13 @@ def counts(
     manifest: Manifest, scripts: dict[str, Script], services: Sequence[ReadEngine]
 ) -> Iterator[Finding]:
     """As many engines as the manifest says, in scripts and in compose files."""
-    composed = Counter(engine.group for engine in services)
+    composed = Counter(engine.group for engine in services if not engine.rank)
     for group in manifest.groups:
         yield from name_findings(MANIFEST, 0, group.name, MAX_GROUP_NAME)
         script = scripts.get(group.name)
         for count, where in (
             (composed[group.name], "compose files"),
-            (script and len(script.cases), "its script"),
+            (script and script.engines, "its script"),
         ):
             if count is not None and count != group.replicas:
                 rule = f"{group.name} has {group.replicas} engines in the manifest, not as many in {where}"
@@ -250,14 +261,18 @@ def clashes(manifest: Manifest, scripts: dict[str, Script]) -> Iterator[Finding]
     seen: dict[tuple[str, str], str] = {}
     for group in manifest.groups:
         script = scripts.get(group.name)
-        for number, (variables, line) in (script.cases if script else {}).items():
-            address = variables.get("address")
+        for (number, rank), case in (script.cases if script else {}).items():
+            variables, address = case.variables, case.variables.get("address")
             for key in ("port", "side_port", "rpc_port", "init"):
                 if address is None or key not in variables:
                     continue
-                place, name = (address, variables[key].rpartition(":")[2]), f"{group.name}-{number}"
+                place, name = (address, variables[key].rpartition(":")[2]), _part(group, number, rank)
                 if place in seen:
                     rule = f"{key} is taken by {seen[place]} on the same host"
                     file = f"groups/{group.name}.sh"
-                    yield Finding(file=file, line=line, rule=rule, value=variables[key])
+                    yield Finding(file=file, line=case.line, rule=rule, value=variables[key])
                 seen[place] = name
+
+
+def _part(group: GroupEntry, number: int, rank: int) -> str:
+    return f"{group.name}-{number}-r{rank}" if group.nodes > 1 else f"{group.name}-{number}"

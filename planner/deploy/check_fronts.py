@@ -171,7 +171,8 @@ def _urls(
     found: dict[Phase, list[str]] = {phase: [] for phase in Phase}
     for group in manifest.groups:
         if group.service == service and group.name in scripts:
-            for variables, _ in scripts[group.name].cases.values():
+            leaders = (c.variables for (_, rank), c in scripts[group.name].cases.items() if not rank)
+            for variables in leaders:
                 address, port = variables.get("address", ""), variables.get("port", "")
                 shown = f"[{address}]" if ":" in address else address
                 known = f"http://{shown}:{port}" if address else f":{port}"

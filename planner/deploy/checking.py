@@ -11,6 +11,7 @@ from planner.deploy.check_engines import (
     script_findings,
 )
 from planner.deploy.check_fronts import load_test_findings, pair_findings, router_findings
+from planner.deploy.check_parts import leader_findings
 from planner.deploy.check_texts import plan_findings, text_findings
 from planner.deploy.dialect import Dialect
 from planner.deploy.engine_facts import load_engine_facts
@@ -41,6 +42,7 @@ def folder_findings(folder: Path, dialect: Dialect) -> tuple[Finding, ...]:
             found += script_findings(dialect, group, scripts[group.name], flags, facts)
     services, more = compose_findings(dialect, folder, manifest, scripts, flags, facts)
     found += [*problems, *more, *counts(manifest, scripts, services), *clashes(manifest, scripts)]
+    found += leader_findings(dialect, manifest, services, flags)
     shared = {name: engine_of_script(name, script, dialect.program) for name, script in scripts.items()}
     if plan is not None:
         found += pair_findings(dialect, plan, folder, manifest, shared, flags)

@@ -6,6 +6,7 @@ defaults.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -107,11 +108,19 @@ class Host:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Share:
+    """GPUs of a host that a part of an engine runs on."""
+
+    host: str
+    gpus: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Engine:
-    """One replica of a group, numbered from 1, on GPUs of a host.
+    """One replica of a group, numbered from 1, on GPUs of a host; a large one also on those of others.
 
     `port` serves requests, `side_port` is the first of those that hand over KV caches, `rpc_port` is between
-    ranks.
+    ranks. Parts on other hosts are its `followers`; none of them serves requests.
     """
 
     group: str
@@ -121,6 +130,20 @@ class Engine:
     port: int
     side_port: int
     rpc_port: int
+    followers: tuple[Share, ...] = ()
+
+    @property
+    def parts(self) -> tuple[Share, ...]:
+        """By rank; the first leads."""
+        return (Share(host=self.host, gpus=self.gpus), *self.followers)
+
+    @property
+    def num_gpus(self) -> int:
+        return sum(len(part.gpus) for part in self.parts)
+
+    def part_name(self, rank: int) -> str:
+        """Of its own in the deployment."""
+        return f"{self.group}-{self.number}-r{rank}" if self.followers else f"{self.group}-{self.number}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -293,6 +316,14 @@ class Deployment:
 
     def host(self, name: str) -> Host:
         return next(host for host in self.hosts if host.name == name)
+
+    def parts_on(self, host: Host) -> Iterator[tuple[Front, Engine, int]]:
+        """Engines that have a part on a host, and its rank."""
+        for front in self.fronts:
+            for engine in front.engines:
+                for rank, part in enumerate(engine.parts):
+                    if part.host == host.name:
+                        yield front, engine, rank
 
     def url(self, engine: Engine) -> str:
         """Where an engine serves requests."""

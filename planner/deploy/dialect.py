@@ -48,9 +48,13 @@ class Dialect:
     bootstrap : bool
         Whether the router names a second port of every prefill engine.
     places : callable
-        Of one engine what differs from others of its group, by the name of a variable.
+        Of one part of an engine, by rank, what differs from others of its group, by the name of a variable.
     place_arguments, variables : callable
         Flags and environment that hold such values.
+    part_flags : callable
+        By layout, hosts and rank the flags that tell a part of an engine over several hosts which it is.
+    leader : callable
+        Flag that names the first host of an engine, and its address as read.
     layout : callable
         Sizes of an engine as read; None where one cannot be read.
     connector : callable
@@ -78,9 +82,11 @@ class Dialect:
     router_package: str
     disaggregated: str
     bootstrap: bool
-    places: Callable[[Deployment, EngineGroup, Engine], dict[str, str]]
+    places: Callable[[Deployment, EngineGroup, Engine, int], dict[str, str]]
     arguments: Callable[[Front, EngineGroup], Words]
     place_arguments: Callable[[EngineGroup, Mapping[str, str]], Iterator[tuple[str, str]]]
+    part_flags: Callable[[Parallelism, int, int], dict[str, str | None]]
+    leader: Callable[[ReadEngine, FlagList], tuple[str, str]]
     variables: Callable[[Deployment, EngineGroup, Mapping[str, str]], Iterator[tuple[str, str]]]
     router_arguments: Callable[[Deployment, Front], Iterator[tuple[str, ...]]]
     smoke: Callable[[Deployment, Front], str]

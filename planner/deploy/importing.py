@@ -37,7 +37,7 @@ def folder_plan(folder: Path, dialect: Dialect) -> Plan:
     """
     manifest = read_manifest(folder)
     engines = {
-        name: (engine_of_script(name, script, dialect.program), len(script.cases))
+        name: (engine_of_script(name, script, dialect.program), script.engines)
         for name, script in read_scripts(folder, manifest).items()
     }
     return plan_of_engines(folder, manifest, dialect, engines, engine_flags(manifest))

@@ -71,4 +71,5 @@ def _group(group: EngineGroup) -> dict[str, Any]:
         "node_selector": label,
         "replicas": group.replicas,
         "gpus_per_replica": group.parallelism.num_gpus,
+        **({"hosts_per_replica": group.nodes} if group.nodes > 1 else {}),
     }

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from planner.deploy.description import PLACEHOLDER, Engine, Host
+from planner.deploy.description import PLACEHOLDER, Engine, Host, Share
 from planner.deploy.words import dns_name, host_address
 from planner.documents.names import did_you_mean
 from planner.documents.site_schema import PortsDocument
@@ -19,7 +19,7 @@ _MOST_GPUS = 100
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wanted:
-    """Replicas to be placed: of `gpus` GPUs each, all of one host of the line `item`.
+    """Replicas to be placed: of `gpus` GPUs each, within one host of the line `item` or on whole ones.
 
     `service` and `role` together are the pool that they belong to.
     """
@@ -39,7 +39,8 @@ def place(
     *,
     apart: bool = False,
 ) -> tuple[tuple[Host, ...], tuple[Engine, ...]]:
-    """Hosts, and the engines on them: largest replicas first, each on the first host with room.
+    """Hosts, and the engines on them: largest replicas first, each on the first host with room, or on several
+    that nobody is on yet.
 
     Engines come in the order of `wanted`. A host without an address has a placeholder. `apart`: a host holds
     replicas of one group of a pool, as plans that survive the loss of a node count on.
@@ -47,7 +48,7 @@ def place(
     Raises
     ------
     SpecError
-        A replica needs more GPUs than a host has, or addresses are given for GPUs that the plan has not,
+        A replica of several hosts does not fill them, or addresses are given for GPUs that the plan has not,
         twice, or for fewer hosts than needed.
     """
     lines = {one.item.name: one.item for one in wanted}
@@ -81,21 +82,32 @@ def place(
                 len(free),
             )
             if at == len(free):
-                free.append(0)
-                holds.append({})
-            holds[at][pool] = one.group
-            engines[one.group, number] = _engine(one, number, _host_name(name, at), free[at], ports)
-            free[at] += one.gpus
+                more = -(-one.gpus // item.node_size)
+                free += [0] * more
+                holds += [{} for _ in range(more)]
+            shares = [
+                Share(host=_host_name(name, k), gpus=tuple(range(free[k], free[k] + _per_host(one))))
+                for k in range(at, at + one.gpus // _per_host(one))
+            ]
+            for k in range(at, at + len(shares)):
+                holds[k][pool] = one.group
+                free[k] += _per_host(one)
+            engines[one.group, number] = _engine(one, number, shares, ports)
         hosts += _hosts(item, len(free), addresses.get(name, ()))
     return tuple(hosts), tuple(
         engines[one.group, number] for one in wanted for number in range(1, one.replicas + 1)
     )
 
 
+def _per_host(one: Wanted) -> int:
+    """GPUs that a replica has of each of its hosts."""
+    return min(one.gpus, one.item.node_size)
+
+
 def _require_room(one: Wanted) -> None:
-    if one.gpus > one.item.node_size:
-        rule = f"a replica of {one.gpus} GPUs does not fit on a host of {one.item.node_size}"
-        raise SpecError(f"group {one.group}: {rule} (replicas over several hosts cannot be written yet)")
+    if one.gpus > one.item.node_size and one.gpus % one.item.node_size:
+        rule = f"a replica of {one.gpus} GPUs does not fill hosts of {one.item.node_size}"
+        raise SpecError(f"group {one.group}: {rule} (plan with layouts of whole nodes)")
     if one.item.node_size > _MOST_GPUS:
         rule = f"a host of {one.item.node_size} GPUs; ports are there for {_MOST_GPUS}"
         raise SpecError(f"group {one.group}: {rule}")
@@ -123,16 +135,19 @@ def _hosts(item: FleetItem, count: int, addresses: Sequence[str]) -> list[Host]:
     ]
 
 
-def _engine(one: Wanted, number: int, host: str, first: int, ports: PortsDocument) -> Engine:
+def _engine(one: Wanted, number: int, shares: Sequence[Share], ports: PortsDocument) -> Engine:
+    leader, *others = shares
+    first = leader.gpus[0]
     base = {Phase.PREFILL: ports.prefill, Phase.DECODE: ports.decode, Phase.COLOCATED: ports.colocated}
     return Engine(
         group=one.group,
         number=number,
-        host=host,
-        gpus=tuple(range(first, first + one.gpus)),
+        host=leader.host,
+        gpus=leader.gpus,
         port=base[one.role] + first,
         side_port=ports.side_channel + first,
         rpc_port=ports.data_parallel + first,
+        followers=tuple(others),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +18,13 @@ from planner.documents.yaml_text import parse_tree
 from planner.errors import SpecError
 from planner.specs import Phase
 
+_PART = re.compile(r"(.*)-(\d+)(?:-r(\d+))?")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupEntry:
-    """A group of the manifest, with its service; `node_selector` are labels of the nodes that it needs."""
+    """A group of the manifest, with its service; `node_selector` are labels of the nodes that it needs,
+    `nodes` the hosts of each replica."""
 
     name: str
     planned_name: str
@@ -28,6 +32,7 @@ class GroupEntry:
     role: Phase
     replicas: int
     node_selector: Mapping[str, str]
+    nodes: int = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +64,7 @@ class Manifest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadEngine:
-    """One command line of an engine, from a script (number 0: of all its engines) or a compose file.
+    """Command line of a part of an engine, from a script (number 0: of all its engines) or a compose file.
 
     Attributes
     ----------
@@ -79,6 +84,7 @@ class ReadEngine:
     environment: Mapping[str, tuple[str, int]]
     gpus: tuple[str, ...] | None
     image: str = ""
+    rank: int = 0
 
     def flags(self, known: FlagList) -> dict[str, tuple[tuple[str, ...], int]]:
         """Values of every flag by its full name, and its line; what cannot be read is left out."""
@@ -122,6 +128,7 @@ def read_manifest(folder: Path) -> Manifest:
                 role=Phase(group["role"]),
                 replicas=int(group["replicas"]),
                 node_selector={str(key): str(value) for key, value in group["node_selector"].items()},
+                nodes=int(group.get("hosts_per_replica", 1)),
             )
             for service in raw["services"]
             for group in service["groups"]
@@ -167,28 +174,29 @@ def engine_of_script(group: str, script: Script, program: Sequence[str]) -> Read
         line=script.command.lines[0] if script.command.lines else 0,
         group=group,
         number=0,
-        command=script.command.after(len(program)),
+        command=script.command.after(len(program)).shared(),
         environment=script.exports,
         gpus=None,
     )
 
 
 def engines_of_script(group: str, script: Script, program: Sequence[str]) -> Iterator[ReadEngine]:
-    """Its engines one by one, with their variables filled in."""
+    """Parts of its engines one by one, with their variables filled in."""
     shared = engine_of_script(group, script, program)
-    for number, (variables, line) in script.cases.items():
+    for (number, rank), case in script.cases.items():
         environment = {
-            name: (variables.get(value[1:], value) if value.startswith("$") else value, at)
+            name: (case.variables.get(value[1:], value) if value.startswith("$") else value, at)
             for name, (value, at) in shared.environment.items()
         }
         yield ReadEngine(
             file=shared.file,
-            line=line,
+            line=case.line,
             group=group,
             number=number,
-            command=shared.command.filled(variables),
+            command=script.command.after(len(program)).filled(case),
             environment=environment,
-            gpus=tuple(gpu for gpu in variables.get("gpus", "").split(",") if gpu),
+            gpus=tuple(gpu for gpu in case.variables.get("gpus", "").split(",") if gpu),
+            rank=rank,
         )
 
 
@@ -205,9 +213,9 @@ def compose_services(tree: Tree, file: str) -> Iterator[tuple[str, ReadEngine | 
         words = [str(word).replace("$$", "$") for word in tree.entries(*path, "command")]
         lines = [tree.line((*path, "command", i)) for i in range(len(words))]
         environment = tree.get(*path, "environment")
-        group, _, number = str(name).rpartition("-")
+        part = _PART.fullmatch(str(name))
         labels = tree.get(*path, "labels")
-        if not isinstance(labels, dict) or not number.isdecimal():
+        if not isinstance(labels, dict) or part is None:
             yield name, None, faults
             continue
         yield (
@@ -215,8 +223,9 @@ def compose_services(tree: Tree, file: str) -> Iterator[tuple[str, ReadEngine | 
             ReadEngine(
                 file=file,
                 line=tree.line(path),
-                group=group,
-                number=int(number),
+                group=part[1],
+                number=int(part[2]),
+                rank=int(part[3] or 0),
                 command=Command(words=tuple(words), lines=tuple(lines)),
                 environment={
                     key: (str(value), tree.line((*path, "environment", key)))

@@ -30,6 +30,8 @@ def _lines(deployment: Deployment, start: Sequence[str]) -> Iterator[str]:
     yield "## Start"
     yield ""
     yield from start or _BY_HAND
+    if not start and any(e.followers for f in d.fronts for e in f.engines):
+        yield from _PARTS
     for suffix in suffixes(deployment):
         if d.platform is None:
             yield f"2. On the router's host: `sh router{suffix}.sh`."
@@ -46,6 +48,10 @@ _BY_HAND = (
     "1. On every host: `docker compose -f hosts/HOST.compose.yaml up -d`,",
     "   or without containers one `sh groups/GROUP.sh NUMBER` for each of its engines.",
 )
+_PARTS = (
+    "   An engine over several hosts has a part on each: `sh groups/GROUP.sh NUMBER RANK`, RANK from 0. Part",
+    "   0 serves requests, once all others have found it; where one ends, start all of them again.",
+)
 
 
 def _hosts(d: Deployment) -> Iterator[str]:
@@ -55,7 +61,7 @@ def _hosts(d: Deployment) -> Iterator[str]:
     yield "| host | address | GPUs | engines |"
     yield "| --- | --- | --- | --- |"
     for host in d.hosts:
-        engines = [f"{e.group}-{e.number}" for f in d.fronts for e in f.engines if e.host == host.name]
+        engines = [engine.part_name(rank) for _, engine, rank in d.parts_on(host)]
         yield f"| {host.name} | {host.address} | {host.gpus} x {host.gpu} | {', '.join(engines)} |"
 
 

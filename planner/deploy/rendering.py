@@ -43,22 +43,36 @@ def folder_files(dialect: Dialect, deployment: Deployment, plan_text: str) -> di
 
 
 def group_script(dialect: Dialect, deployment: Deployment, front: Front, group: EngineGroup) -> str:
-    """Starts one engine of a group, by its number."""
+    """Starts one engine of a group by its number, or one part of it by number and rank."""
     engines = [engine for engine in front.engines if engine.group == group.name]
-    names = dialect.places(deployment, group, engines[0])
-    values = {name: f"${name}" for name in names}
+    parts = [dialect.places(deployment, group, engines[0], rank) for rank in range(group.nodes)]
+    values = {name: f"${name}" for places in parts for name in places}
+    told = [_told(dialect, group, {name: f"${name}" for name in p}, rank) for rank, p in enumerate(parts)]
+    alike = [pair for pair in told[0] if all(pair in others for others in told)]
+    own = ["".join(f" {_flag(pair, values)}" for pair in pairs if pair not in alike) for pairs in told]
+    several = group.nodes > 1
+    arguments = "NUMBER RANK" if several else "NUMBER"
+    ranks = f", 0 to {group.nodes - 1}" if several else ""
     label = group.node_label
     nodes = f" (nodes with {label.key}={label.value})" if label.key else ""
     lines = [
         "#!/bin/sh",
         comment(f"{group.role}: {group.replicas} x {group.parallelism} on {group.gpu}{nodes}"),
         comment(provenance(deployment)),
-        comment(f"Starts one engine, on its host: sh groups/{group.name}.sh NUMBER"),
+        comment(
+            f"Starts one {'part of an ' if several else ''}engine, on its host: "
+            f"sh groups/{group.name}.sh {arguments}"
+        ),
         "set -eu",
-        'case "${1:-}" in',
-        *(f"  {engine.number}) {_case(dialect, deployment, group, engine)} ;;" for engine in engines),
+        f'case "${{1:-}}{" ${2:-}" if several else ""}" in',
+        *(
+            f"  {_key(engine, rank)}) {_case(dialect, deployment, group, engine, rank)}"
+            f"{f'; set --{own[rank]}' if own[rank] else ''} ;;"
+            for engine in engines
+            for rank in range(group.nodes)
+        ),
         "  *)",
-        f'    echo "usage: $0 NUMBER (1 to {len(engines)})" >&2',
+        f'    echo "usage: $0 {arguments} (1 to {len(engines)}{ranks})" >&2',
         "    exit 2",
         "    ;;",
         "esac",
@@ -72,8 +86,8 @@ def group_script(dialect: Dialect, deployment: Deployment, front: Front, group: 
     model = quoted(front.model)
     words = [f"exec {program} {model}" if not dialect.model_flag else f"exec {program}"]
     words += [f"{dialect.model_flag} {model}"] if dialect.model_flag else []
-    placed = sorted(dialect.place_arguments(group, values), key=lambda pair: pair[1][0] != "$")
-    words += [f"{flag} {_word(value, values)}" for flag, value in placed]
+    words += ['"$@"'] if any(own) else []
+    words += [_flag(pair, values) for pair in sorted(alike, key=lambda pair: (pair[1] or " ")[0] != "$")]
     words += [
         flag if value is None else f"{flag} {quoted(value)}"
         for flag, value in dialect.arguments(front, group)
@@ -81,14 +95,32 @@ def group_script(dialect: Dialect, deployment: Deployment, front: Front, group: 
     return "\n".join([*lines, command(words)]) + "\n"
 
 
+def _told(
+    dialect: Dialect, group: EngineGroup, places: Mapping[str, str], rank: int
+) -> list[tuple[str, str | None]]:
+    """Flags of a part of an engine that hold its place."""
+    which = dialect.part_flags(group.parallelism, group.nodes, rank) if group.nodes > 1 else {}
+    return [*dialect.place_arguments(group, places), *which.items()]
+
+
+def _flag(pair: tuple[str, str | None], variables: Mapping[str, str]) -> str:
+    flag, value = pair
+    return flag if value is None else f"{flag} {_word(value, variables)}"
+
+
+def _key(engine: Engine, rank: int) -> str:
+    """How a script is asked for a part of an engine."""
+    return f'"{engine.number} {rank}"' if engine.followers else str(engine.number)
+
+
 def _word(value: str, variables: Mapping[str, str]) -> str:
     """A value, or the variable that holds it."""
     return f'"{value}"' if value in variables.values() else quoted(value)
 
 
-def _case(dialect: Dialect, deployment: Deployment, group: EngineGroup, engine: Engine) -> str:
-    """Variables of one engine; none that the script does not use."""
-    places = dialect.places(deployment, group, engine)
+def _case(dialect: Dialect, deployment: Deployment, group: EngineGroup, engine: Engine, rank: int) -> str:
+    """Variables of a part of an engine; none that the script does not use."""
+    places = dialect.places(deployment, group, engine, rank)
     return " ".join(f"{name}={quoted(value)}" for name, value in places.items())
 
 
@@ -103,22 +135,22 @@ def provenance(deployment: Deployment) -> str:
 
 
 def compose_text(dialect: Dialect, deployment: Deployment, host: Host) -> str:
-    """All engines of a host, as services of one compose file."""
+    """All engines of a host, or their parts there, as services of one compose file."""
     services = {
-        f"{engine.group}-{engine.number}": _service(dialect, deployment, front, engine)
-        for front in deployment.fronts
-        for engine in front.engines
-        if engine.host == host.name
+        engine.part_name(rank): _service(dialect, deployment, front, engine, rank)
+        for front, engine, rank in deployment.parts_on(host)
     }
     body = dump_yaml(escaped({"name": host.name, "services": services}))
     return f"{comment(f'{host.name}: {host.gpus} x {host.gpu}')}\n{comment(provenance(deployment))}\n{body}"
 
 
-def _service(dialect: Dialect, deployment: Deployment, front: Front, engine: Engine) -> dict[str, Any]:
+def _service(
+    dialect: Dialect, deployment: Deployment, front: Front, engine: Engine, rank: int
+) -> dict[str, Any]:
     group = front.group(engine.group)
-    places = dialect.places(deployment, group, engine)
+    places = dialect.places(deployment, group, engine, rank)
     variables = dict(dialect.variables(deployment, group, places))
-    gpus = [str(gpu) for gpu in engine.gpus]
+    gpus = [str(gpu) for gpu in engine.parts[rank].gpus]
     labels = {
         "planner.plan": deployment.plan_id,
         "planner.engine": f"{deployment.engine} {deployment.engine_version}",
@@ -129,7 +161,7 @@ def _service(dialect: Dialect, deployment: Deployment, front: Front, engine: Eng
     if group.node_label.key:
         labels[group.node_label.key] = group.node_label.value
     arguments = [
-        *dialect.place_arguments(group, places),
+        *_told(dialect, group, places, rank),
         *dialect.arguments(front, group),
     ]
     model = [dialect.model_flag, front.model] if dialect.model_flag else [front.model]
@@ -165,9 +197,9 @@ def escaped(value: Any) -> Any:
 # Router
 
 
-def socket_address(deployment: Deployment, engine: Engine) -> str:
-    """Address of an engine's host, without the brackets that URLs have."""
-    return deployment.host(engine.host).address.strip("[]")
+def socket_address(deployment: Deployment, host: str) -> str:
+    """Address of a host by its name, without the brackets that URLs have."""
+    return deployment.host(host).address.strip("[]")
 
 
 def router_script(dialect: Dialect, deployment: Deployment, front: Front) -> str:

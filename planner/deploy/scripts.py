@@ -7,9 +7,13 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-_CASE = re.compile(r"\s+(\d+)\) (.*) ;;")
+OWN = "$@"
+"""Word of a command that stands for what only one part of an engine is told."""
+
+_CASE = re.compile(r"""\s+(?:(\d+)|"(\d+) (\d+)")\) (.*?)(?:; set -- (.*))? ;;""")
 _STRUCTURE = re.compile(
-    r'set -eu|case "\$\{1:-\}" in|esac|\s+\*\)|\s+echo "usage: \$0 NUMBER .*" >&2|\s+exit 2|\s+;;'
+    r'set -eu|case "\$\{1:-\}( \$\{2:-\})?" in|esac|\s+\*\)|\s+echo "usage: \$0 NUMBER .*" >&2|'
+    r"\s+exit 2|\s+;;"
 )
 
 
@@ -24,10 +28,32 @@ class Command:
         """Without the first words."""
         return Command(words=self.words[count:], lines=self.lines[count:])
 
-    def filled(self, variables: Mapping[str, str]) -> Command:
-        """With the variables of one engine in their places."""
-        words = tuple(variables.get(w[1:], w) if w.startswith("$") else w for w in self.words)
-        return Command(words=words, lines=self.lines)
+    def shared(self) -> Command:
+        """Without what only one part of an engine is told."""
+        kept = [(word, line) for word, line in zip(self.words, self.lines, strict=True) if word != OWN]
+        return Command(words=tuple(word for word, _ in kept), lines=tuple(line for _, line in kept))
+
+    def filled(self, case: Case) -> Command:
+        """With the variables and words of one part in their places."""
+        pairs: list[tuple[str, int]] = []
+        for word, line in zip(self.words, self.lines, strict=True):
+            pairs += [(own, case.line) for own in case.words] if word == OWN else [(word, line)]
+        words = tuple(case.variables.get(w[1:], w) if w.startswith("$") else w for w, _ in pairs)
+        return Command(words=words, lines=tuple(line for _, line in pairs))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Case:
+    """What a script says of one part of an engine: variables, and words that only it is told."""
+
+    variables: Mapping[str, str]
+    words: tuple[str, ...]
+    line: int
+
+    @property
+    def own(self) -> Command:
+        """Its own words."""
+        return Command(words=self.words, lines=(self.line,) * len(self.words))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,22 +63,27 @@ class Script:
     Attributes
     ----------
     cases : mapping
-        Variables of each engine by its number, and their line.
+        Of each part of an engine, by the engine's number and its own rank.
     exports : mapping
         Value of each variable of the environment, and its line.
     unread : tuple of (int, str)
         Lines that are not as they were written, and why.
     """
 
-    cases: Mapping[int, tuple[Mapping[str, str], int]]
+    cases: Mapping[tuple[int, int], Case]
     exports: Mapping[str, tuple[str, int]]
     command: Command
     unread: tuple[tuple[int, str], ...] = field(default=())
 
+    @property
+    def engines(self) -> int:
+        """How many it starts."""
+        return len({number for number, _ in self.cases})
+
 
 def read_script(text: str) -> Script:
     """The engines, environment and command of a script."""
-    cases: dict[int, tuple[Mapping[str, str], int]] = {}
+    cases: dict[tuple[int, int], Case] = {}
     exports: dict[str, tuple[str, int]] = {}
     words: list[str] = []
     lines: list[int] = []
@@ -67,7 +98,15 @@ def read_script(text: str) -> Script:
                 words += found
                 lines += [number] * len(found)
             elif case := _CASE.fullmatch(line):
-                cases[int(case[1])] = (dict(_pair(word) for word in shlex.split(case[2])), number)
+                part = int(case[1] or case[2]), int(case[3] or 0)
+                if part in cases:
+                    unread.append((number, f"is never reached: line {cases[part].line} is the same case"))
+                    continue
+                cases[part] = Case(
+                    variables=dict(_pair(word) for word in shlex.split(case[4])),
+                    words=tuple(shlex.split(case[5] or "")),
+                    line=number,
+                )
             elif line.startswith("export "):
                 for word in shlex.split(line)[1:]:
                     name, value = _pair(word)

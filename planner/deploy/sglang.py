@@ -114,15 +114,17 @@ def _draft(text: str) -> Words:
         yield f"--speculative-{key.replace('_', '-')}", str(value)
 
 
-def places(deployment: Deployment, group: EngineGroup, engine: Engine) -> dict[str, str]:
-    """What differs from engine to engine."""
-    found = {"port": str(engine.port), "gpus": ",".join(map(str, engine.gpus))}
+def places(deployment: Deployment, group: EngineGroup, engine: Engine, rank: int) -> dict[str, str]:
+    """What differs from engine to engine, and between parts of one: others answer only for their health."""
+    part = engine.parts[rank]
+    found = {"port": str(engine.port), "gpus": ",".join(map(str, part.gpus))}
     if group.transfer is not None and _numeric(deployment):
-        found["address"] = socket_address(deployment, engine)
+        found["address"] = socket_address(deployment, part.host)
     if group.role is Phase.PREFILL:
         found["side_port"] = str(engine.side_port)
-    if group.parallelism.dp > 1:
-        found["init"] = f"127.0.0.1:{_init_port(deployment, engine)}"
+    if group.parallelism.dp > 1 or engine.followers:
+        first = deployment.host(engine.host).address if engine.followers else "127.0.0.1"
+        found["init"] = f"{first}:{_init_port(deployment, engine)}"
     return found
 
 
@@ -138,14 +140,15 @@ def _numeric(deployment: Deployment) -> bool:
 
 
 def _init_port(deployment: Deployment, engine: Engine) -> int:
-    """First port between the attention ranks of an engine, with room for those that follow it."""
+    """First port between the ranks of an engine, with room for those that follow it."""
     first = engine.gpus[0]
     port = engine.rpc_port - first + _INIT_PORTS * first
     taken = {front.router.port for front in deployment.fronts}
     taken |= {p for front in deployment.fronts for e in front.engines for p in (e.port, e.side_port)}
-    wanted = range(port, port + _INIT_PORTS)
+    room = _INIT_PORTS + (engine.num_gpus if engine.followers else 0)
+    wanted = range(port, port + room)
     if wanted.stop > 65_536 or taken & set(wanted):
-        rule = f"data_parallel leaves no {_INIT_PORTS} ports for each GPU of a host"
+        rule = f"data_parallel leaves no {room} ports for each GPU of a host"
         raise SpecError(f"ports: {rule} (give a data_parallel that is further from the others)")
     return port
 
@@ -156,8 +159,13 @@ def place_arguments(group: EngineGroup, places: Mapping[str, str]) -> Iterator[t
     yield "--port", places["port"]
     if group.role is Phase.PREFILL:
         yield BOOTSTRAP, places["side_port"]
-    if group.parallelism.dp > 1:
+    if "init" in places:
         yield "--dist-init-addr", places["init"]
+
+
+def part_flags(layout: Parallelism, nodes: int, rank: int) -> dict[str, str | None]:
+    """Which part of an engine over several hosts this is."""
+    return {"--nnodes": str(nodes), "--node-rank": str(rank)}
 
 
 def environment(
@@ -211,6 +219,12 @@ def layout_of_sizes(engine: ReadEngine, flags: FlagList, attention_dp: str) -> P
         return None
     (ranks, pp, ep), dp = map(int, given), int(attention_dp)
     return None if ranks % dp else Parallelism(tp=ranks // dp, pp=pp, dp=dp, ep=ep)
+
+
+def leader_of(engine: ReadEngine, flags: FlagList) -> tuple[str, str]:
+    """Flag and address of an engine's first host."""
+    flag = "--dist-init-addr"
+    return flag, engine.value(flags, flag).rpartition(":")[0].strip("[]")
 
 
 def _connector(engine: ReadEngine, flags: FlagList) -> str:
@@ -327,6 +341,8 @@ SGLANG = Dialect(
     places=places,
     arguments=engine_arguments,
     place_arguments=place_arguments,
+    part_flags=part_flags,
+    leader=leader_of,
     variables=environment,
     router_arguments=router_arguments,
     smoke=sglang_smoke_text,

@@ -79,22 +79,56 @@ def kv_cache_name(group: EngineGroup) -> str:
     return FP8_LATENTS if own else FORMATS[group.kv_cache]
 
 
-def places(deployment: Deployment, group: EngineGroup, engine: Engine) -> dict[str, str]:
-    """What differs from engine to engine."""
-    found = {"port": str(engine.port), "gpus": ",".join(map(str, engine.gpus))}
+def places(deployment: Deployment, group: EngineGroup, engine: Engine, rank: int) -> dict[str, str]:
+    """What differs from engine to engine, and between parts of one: the first alone serves requests."""
+    part = engine.parts[rank]
+    found = {} if rank else {"port": str(engine.port)}
+    found |= {"gpus": ",".join(map(str, part.gpus))}
     if group.transfer is not None:
-        found |= {"address": socket_address(deployment, engine), "side_port": str(engine.side_port)}
-    if group.parallelism.dp > 1:
+        found |= {"address": socket_address(deployment, part.host), "side_port": str(engine.side_port)}
+    if engine.followers:
+        found |= {"leader": socket_address(deployment, engine.host)}
+    if group.parallelism.dp > 1 or engine.followers:
         found |= {"rpc_port": str(engine.rpc_port)}
     return found
 
 
 def place_arguments(group: EngineGroup, places: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Flags that differ from engine to engine."""
-    yield "--host", "0.0.0.0"
-    yield "--port", places["port"]
-    if group.parallelism.dp > 1:
-        yield "--data-parallel-rpc-port", places["rpc_port"]
+    if "port" in places:
+        yield "--host", "0.0.0.0"
+        yield "--port", places["port"]
+    apart = group.parallelism.dp > 1
+    if "leader" in places:
+        yield _leader_flag(group.parallelism), places["leader"]
+    if "rpc_port" in places:
+        yield "--data-parallel-rpc-port" if apart else "--master-port", places["rpc_port"]
+
+
+def part_flags(layout: Parallelism, nodes: int, rank: int) -> dict[str, str | None]:
+    """Which part of an engine over several hosts this is; each has whole ranks of attention DP, or the same
+    number of tensor and pipeline ranks.
+
+    A first rank that the leader is told would make it serve its own ranks only.
+
+    Raises
+    ------
+    SpecError
+        Hosts would share a rank of attention DP.
+    """
+    headless: dict[str, str | None] = {"--headless": None} if rank else {}
+    if layout.dp == 1:
+        return {"--nnodes": str(nodes), "--node-rank": str(rank), **headless}
+    if layout.dp % nodes:
+        rule = f"{layout.dp} attention ranks cannot be shared out among {nodes} hosts"
+        raise SpecError(f"{layout}: {rule} (plan with DP that the hosts divide)")
+    local = layout.dp // nodes
+    first: dict[str, str | None] = {"--data-parallel-start-rank": str(rank * local)} if rank else {}
+    return {"--data-parallel-size-local": str(local), **headless, **first}
+
+
+def _leader_flag(layout: Parallelism) -> str:
+    return "--data-parallel-address" if layout.dp > 1 else "--master-addr"
 
 
 def environment(
@@ -142,6 +176,12 @@ def layout_of(engine: ReadEngine, flags: FlagList) -> Parallelism | None:
     tp, pp, dp = map(int, sizes)
     spread = engine.flags(flags).get("--enable-expert-parallel")
     return Parallelism(tp=tp, pp=pp, dp=dp, ep=tp * dp if spread is not None and not spread[0] else 1)
+
+
+def leader_of(engine: ReadEngine, flags: FlagList) -> tuple[str, str]:
+    """Flag and address of an engine's first host."""
+    flag = _leader_flag(layout_of(engine, flags) or Parallelism())
+    return flag, engine.value(flags, flag)
 
 
 def transfer_config(text: str) -> dict[str, Any]:
@@ -210,7 +250,7 @@ VLLM = Dialect(
     quantization="--quantization",
     required=("--tensor-parallel-size", "--kv-cache-dtype", "--block-size", "--attention-backend"),
     alike=("--dtype", "--kv-cache-dtype", "--attention-backend", "--speculative-config"),
-    ports=("--port", "--data-parallel-rpc-port"),
+    ports=("--port", "--data-parallel-rpc-port", "--master-port"),
     port_variables=("VLLM_NIXL_SIDE_CHANNEL_PORT",),
     formats={
         "bfloat16": Dtype.BF16,
@@ -233,6 +273,8 @@ VLLM = Dialect(
     places=places,
     arguments=engine_arguments,
     place_arguments=place_arguments,
+    part_flags=part_flags,
+    leader=leader_of,
     variables=environment,
     router_arguments=router_arguments,
     smoke=vllm_smoke_text,

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from planner import catalog
-from planner.collectives import nodes_of, over_nodes, supports_world_size, within_node
+from planner.collectives import beneath, placement_problem, within_node
 from planner.configuration import smallest_layout
 from planner.documents.files import read_text
 from planner.documents.fleet_schema import (
@@ -369,8 +369,7 @@ def _group(index: int, document: FleetGroupDocument, gpu: GPU, served: _Served) 
         rdma=document.rdma,
         zone=document.zone or "",
     )
-    if layout.num_gpus > item.node_size:
-        item = over_nodes(item)
+    item = beneath(item, layout)
     prompts = document.input_tokens
     budget = document.max_num_batched_tokens or prefill_budget(engine, gpu)
     sequences = sequence_limit(engine, gpu, document.phase)
@@ -439,7 +438,7 @@ def _check_layout(tree: Tree, served: _Served, group: _Group) -> Iterator[Proble
         broken.add("dp")
         rule = "colocated replicas with attention data parallelism are not modelled"
         yield tree.problem(layout_path(tree, i, "dp"), rule, "use prefill and decode groups, or TP")
-    rule = _placement_problem(group)
+    rule = placement_problem(group.item, layout)
     if rule and not broken:
         broken.add("num_gpus")
         yield tree.problem(("groups", i), rule, show_value=False)
@@ -527,25 +526,6 @@ def _check_verified(tree: Tree, served: _Served, group: _Group) -> Iterator[Prob
         given = tree.has("groups", group.index, "max_num_seqs")
         path = ("groups", group.index, "max_num_seqs" if given else "max_num_batched_tokens")
         yield tree.problem(path, rule, f"at most {group.token_budget // rows:,} sequences")
-
-
-def _placement_problem(group: _Group) -> str:
-    """Why a replica cannot lie where it would have to; empty where it can."""
-    layout, item = group.layout, group.item
-    width = layout.tp * layout.dp
-    needs = f"{layout} needs {layout.num_gpus} GPUs, a node of {group.gpu.name} has {item.node_size}: "
-    if layout.num_gpus <= item.node_size:
-        known = supports_world_size(group.gpu, width)
-        return "" if known else f"GPU {group.gpu.name!r} has no all-reduce over {width} GPUs of one node"
-    try:
-        nodes = nodes_of(group.gpu, layout)
-    except SpecError as error:
-        return needs + str(error)
-    if nodes > 1 and item.same_node:
-        return needs + "same_node keeps it within one"
-    if nodes > 1 and not item.rdma:
-        return needs + "what plain TCP takes between ranks is not modelled (rdma: false)"
-    return ""
 
 
 def _bare(budget: MemoryBudget, memory: float) -> MemoryBudget:

@@ -467,6 +467,7 @@ def _options(document: OptionsDocument) -> Options:
         confidence=document.confidence,
         max_tp=document.max_tp,
         max_pp=document.max_pp,
+        max_nodes_per_replica=document.max_nodes_per_replica,
         allowed_tp=None if document.allowed_tp is None else tuple(sorted(set(document.allowed_tp))),
         spare_scope=SpareScope(document.spare_scope),
         survive_node=SURVIVE_NODE in document.survive,

@@ -48,6 +48,7 @@ from planner.specs.speculation import MAX_DRAFT, MAX_DRAFT_COST, MAX_DRAFT_GB, M
 MAX_TOKENS = 10_000_000
 MAX_HISTOGRAM = 30_000
 MAX_PARALLEL = 1024
+MAX_NODES = 16  # of one replica
 MAX_CV = 100
 MAX_CLIENTS = 100_000
 CHECKPOINT = "checkpoint"
@@ -348,7 +349,10 @@ class OptionsDocument(DocumentModel):
         default=0.8, description="Probability that the plan holds, given what the model may be wrong by. [1]"
     )
     max_tp: Parallel | None = Field(default=None, description="Largest tensor parallel size.")
-    max_pp: Parallel = Field(default=4, description="Largest pipeline parallel size, within a node.")
+    max_pp: Parallel = Field(default=4, description="Largest pipeline parallel size.")
+    max_nodes_per_replica: Annotated[int, Field(ge=1, le=MAX_NODES)] = Field(
+        default=1, description="Most whole nodes that one replica may lie on; beyond one they need RDMA."
+    )
     allowed_tp: Annotated[list[Parallel], Field(min_length=1)] | None = Field(
         default=None, description="Tensor parallel sizes to choose from, e.g. [1, 2, 4]; default: all."
     )

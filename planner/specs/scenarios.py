@@ -303,6 +303,7 @@ class Options:
     confidence: float = 0.8
     max_tp: int | None = None
     max_pp: int = 4
+    max_nodes_per_replica: int = 1
     allowed_tp: tuple[int, ...] | None = None
     spare_scope: SpareScope = SpareScope.GROUP
     survive_node: bool = False
