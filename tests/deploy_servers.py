@@ -20,6 +20,7 @@ class FakeServer(ThreadingHTTPServer):
         self.metric = metric
         self.offers = offers
         self.finished = 0
+        self.unread = 0
         self.behind: list[FakeServer] = []
 
 
@@ -35,6 +36,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(text.encode("utf-8"))
 
     def do_GET(self) -> None:
+        if self.path == "/perf_metrics":
+            context = {"ctx_request_id": 7} if self.server.offers else {}
+            record = {"request_id": 3, "perf_metrics": {"first_iter": 1}, **context}
+            self._answer(json.dumps([record] * self.server.unread))
+            self.server.unread = 0
+            return
         counted = f"# TYPE x counter\n{self.server.metric} {self.server.finished}.0\n"
         self._answer(counted if self.path == "/metrics" else "")
 
@@ -42,6 +49,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         for server in (self.server, *self.server.behind):
             server.finished += 1
+            server.unread += 1
         given = {"remote_engine_id": "x"} if "kv_transfer_params" in body and self.server.offers else None
         self._answer(json.dumps({"choices": [], "kv_transfer_params": given}))
 
@@ -73,7 +81,7 @@ def run_smoke_check(
     remote : bool
         Whether prompts reach the prefill engines.
     offers : bool
-        Whether engines answer with `kv_transfer_params`.
+        Whether engines answer with `kv_transfer_params`, and keep records of hand-overs.
     dead : str
         Addresses with this in them are answered by nobody; empty for none.
     """
@@ -81,10 +89,11 @@ def run_smoke_check(
     urls = sorted(set(re.findall(r"http://[\w.]+:\d+", text)))
     with _served(len(urls), metric, offers) as servers:
         by_url = dict(zip(urls, servers, strict=True))
-        router = next(server for url, server in by_url.items() if ":8000" in url)
+        router = next((server for url, server in by_url.items() if ":8000" in url), None)
         prefill = [server for url, server in by_url.items() if ":810" in url]
         decode = [server for url, server in by_url.items() if ":820" in url]
-        router.behind = [prefill[0], decode[0]] if remote else [decode[0]]
+        if router is not None:
+            router.behind = [prefill[0], decode[0]] if remote else [decode[0]]
         for url, server in by_url.items():
             port = 1 if dead and dead in url else server.server_port
             text = text.replace(url, f"http://127.0.0.1:{port}")

@@ -24,7 +24,7 @@ def faults(words: list[str], tool: tuple[str, str] = VLLM, positionals: int = 1)
 @pytest.mark.parametrize(
     ("tool", "version", "count"),
     [("vllm", "0.33.0", 320), ("vllm-router", "0.1.17", 71), ("sglang", "0.5.23", 531),
-     ("sglang-router", "0.3.2", 98), ("trtllm", "1.2.1", 32)],
+     ("sglang-router", "0.3.2", 98), ("trtllm", "1.2.1", 32), ("trtllm-disaggregated", "1.2.1", 6)],
 )  # fmt: skip
 def test_lists_hold_every_flag(tool, version, count):
     flags = load_flags(tool, version)

@@ -51,6 +51,8 @@ class RouterFacts:
         What its other policies do.
     splits_lengths : bool
         Whether it can send prompts to pools by their length.
+    colocated : bool
+        Whether it can share requests among colocated engines.
     """
 
     tool: str
@@ -58,6 +60,7 @@ class RouterFacts:
     policies: Mapping[Routing, str]
     note: str = ""
     splits_lengths: bool = False
+    colocated: bool = True
 
     def __str__(self) -> str:
         return f"{self.tool} {self.version}"
@@ -75,6 +78,8 @@ class EngineFacts:
         The engine's own.
     order : mapping
         Backends in the order of choice, by kind of attention and architecture.
+    different_tp : str
+        What an operator has to know where TP differs between prefill and decode.
     """
 
     engine: str
@@ -85,6 +90,7 @@ class EngineFacts:
     load_test_version: str
     order: Mapping[str, Mapping[str, tuple[str, ...]]]
     backends: Mapping[str, Backend] = field(default_factory=dict)
+    different_tp: str = ""
 
 
 def known_engine_versions(engine: str) -> tuple[str, ...]:
@@ -124,6 +130,7 @@ def load_engine_facts(engine: str, version: str) -> EngineFacts:
             name: Backend(name=name, **{key: tuple(value) for key, value in entry.items()})
             for name, entry in data["backends"].items()
         },
+        different_tp=data.get("different_tp", ""),
     )
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 _CASE = re.compile(r"\s+(\d+)\) (.*) ;;")
 _STRUCTURE = re.compile(
-    r'set -eu|case "\$\{1:-\}" in|esac|\s+\*\)|\s+echo "usage: \$0 NUMBER .*" >&2|\s+exit 2|\s+;;'
+    r'set -eu|cd "\$\(dirname "\$0"\)(/\.\.)?"|'
+    r'case "\$\{1:-\}" in|esac|\s+\*\)|\s+echo "usage: \$0 NUMBER .*" >&2|\s+exit 2|\s+;;'
 )
 
 
@@ -42,12 +43,15 @@ class Script:
         Value of each variable of the environment, and its line.
     unread : tuple of (int, str)
         Lines that are not as they were written, and why.
+    settings : mapping
+        Of the config file beside it, by their dotted names; empty where there is none.
     """
 
     cases: Mapping[int, tuple[Mapping[str, str], int]]
     exports: Mapping[str, tuple[str, int]]
     command: Command
     unread: tuple[tuple[int, str], ...] = field(default=())
+    settings: Mapping[str, tuple[tuple[str, ...], int]] = field(default_factory=dict)
 
 
 def read_script(text: str) -> Script:
