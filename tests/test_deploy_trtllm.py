@@ -20,6 +20,7 @@ from deploy_plans import SCENARIOS, plan_of
 from deploy_servers import run_smoke_check
 from deploy_tools import FACTS, docker_compose, emit_folder, shellcheck
 
+from planner.catalog import load_model
 from planner.deploy.build import deployment_of
 from planner.deploy.command_line import command_faults, load_flags
 from planner.deploy.targets import TARGETS
@@ -294,6 +295,16 @@ def test_what_cannot_be_realised_is_refused(kind, change, site, said):
 
     with pytest.raises(SpecError, match=said):
         rendered()
+
+
+def test_layers_of_different_heads_are_not_handed_over():
+    plan = plan_of("one-group-per-pool", "trtllm")
+    (standing,) = standing_plans(plan)
+    fleet = standing.fleet
+    service = replace(fleet.service, model=load_model("google/gemma-4-31B-it"))
+    other = replace(standing, fleet=replace(fleet, service=service))
+    with pytest.raises(SpecError, match="google/gemma-4-31B-it has 16 of 256, 4 of 512"):
+        deployment_of(plan, [other], SiteDocument())
 
 
 @pytest.mark.parametrize(

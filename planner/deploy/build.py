@@ -29,7 +29,7 @@ from planner.deploy.description import (
 )
 from planner.deploy.description import Engine as EngineOnHost
 from planner.deploy.engine_facts import EngineFacts, RouterFacts, load_engine_facts, node_label
-from planner.deploy.pairs import require_pairs
+from planner.deploy.pairs import require_equal_heads, require_pairs
 from planner.deploy.placement import Wanted, check_ports, place
 from planner.deploy.platform_facts import PlatformFacts
 from planner.deploy.routing import router_policy
@@ -325,6 +325,8 @@ def _groups(
         service.model,
         engine,
     )
+    if facts.equal_heads and any(phase is not Phase.COLOCATED for _, phase, _ in ends):
+        require_equal_heads(service.model, f"{facts.engine} {facts.version}")
     pinned = _pinned(standing, facts, site)
     has_state = _has_state(service.model)
     activations = _activations(standing)

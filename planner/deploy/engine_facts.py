@@ -80,6 +80,8 @@ class EngineFacts:
         Backends in the order of choice, by kind of attention and architecture.
     different_tp : str
         What an operator has to know where TP differs between prefill and decode.
+    equal_heads : bool
+        Whether KV caches move only where all layers have equal heads of keys and values.
     """
 
     engine: str
@@ -91,6 +93,7 @@ class EngineFacts:
     order: Mapping[str, Mapping[str, tuple[str, ...]]]
     backends: Mapping[str, Backend] = field(default_factory=dict)
     different_tp: str = ""
+    equal_heads: bool = False
 
 
 def known_engine_versions(engine: str) -> tuple[str, ...]:
@@ -131,6 +134,7 @@ def load_engine_facts(engine: str, version: str) -> EngineFacts:
             for name, entry in data["backends"].items()
         },
         different_tp=data.get("different_tp", ""),
+        equal_heads=data.get("equal_heads", False),
     )
 
 
