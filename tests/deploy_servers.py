@@ -37,8 +37,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.path == "/perf_metrics":
-            context = {"ctx_request_id": 7} if self.server.offers else {}
-            record = {"request_id": 3, "perf_metrics": {"first_iter": 1}, **context}
+            context = 7 if self.server.offers else None
+            record = {"request_id": 3, "perf_metrics": {"first_iter": 1}, "ctx_request_id": context}
             self._answer(json.dumps([record] * self.server.unread))
             self.server.unread = 0
             return

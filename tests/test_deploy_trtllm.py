@@ -369,6 +369,8 @@ BREAKS: dict[str, tuple[str, str, str, str]] = {
     "number for a mapping": (DECODE, r"scheduler_config:\n.*\n", "scheduler_config: 1\n", "be a mapping"),
     "fraction": (DECODE, r"fraction: 0\.9", "fraction: 1.9", "must be <= 1"),
     "no chunks": (DECODE, "chunked_prefill: true", "chunked_prefill: false", "plan counts on chunks"),
+    "no records": (DECODE, "return_perf_metrics: true\n", "", "smoke checks read records"),
+    "records of none": (DECODE, r"max_requests: \d+", "max_requests: 0", "smoke checks read records"),
     "block size": (DECODE, "tokens_per_block: 32", "tokens_per_block: 64", "pair.equal_block_size"),
     "no block size": (DECODE, r"  tokens_per_block: 32\n", "", "tokens_per_block is missing"),
     "odd block size": (DECODE, "tokens_per_block: 32", "tokens_per_block: 33", "must be one of"),

@@ -28,6 +28,7 @@ from planner.specs import Dtype, Model, Parallelism, Phase
 _TRANSCEIVER = "cache_transceiver_config"
 _BACKEND, _BUFFER = f"{_TRANSCEIVER}.backend", f"{_TRANSCEIVER}.max_tokens_in_buffer"
 _SERIAL, _CHUNKED = "disable_overlap_scheduler", "enable_chunked_prefill"
+_RECORDS, _MOST = "return_perf_metrics", "perf_metrics_max_requests"
 _LONGEST, _RANKS = "--max_seq_len", "--tensor_parallel_size"
 _KEPT = 512
 """Finished requests that an engine remembers for those who ask: smoke checks count them."""
@@ -89,7 +90,7 @@ def config_of(front: Front, group: EngineGroup) -> dict[str, Any]:
     if front.draft:
         placeholder = front.draft.startswith(PLACEHOLDER)
         config["speculative_config"] = front.draft if placeholder else json.loads(front.draft)
-    return config | {"return_perf_metrics": True, "perf_metrics_max_requests": _KEPT}
+    return config | {_RECORDS: True, _MOST: _KEPT}
 
 
 def _require_known(group: EngineGroup) -> None:
@@ -172,6 +173,12 @@ def hand_over_faults(group: GroupEntry, engine: ReadEngine, flags: FlagList) -> 
     if engine.value(flags, _CHUNKED) == "false":
         rule = f"{_CHUNKED} must be true; the plan counts on chunks of --max_num_tokens"
         yield _told(engine, flags, _CHUNKED, rule)
+    if engine.value(flags, _RECORDS) != "true":
+        yield _told(
+            engine, flags, _RECORDS, f"{_RECORDS} must be true: smoke checks read records of requests"
+        )
+    if engine.value(flags, _MOST) in ("", "0"):
+        yield _told(engine, flags, _MOST, f"{_MOST} must be above 0: smoke checks read records of requests")
     if group.role is Phase.COLOCATED:
         return
     where = f"a {group.role} engine"
