@@ -89,9 +89,21 @@ OTHERS: dict[str, dict[str, Any]] = {
 """What else has rules of its own."""
 
 
+OF_AN_ENGINE: dict[str, dict[str, dict[str, Any]]] = {
+    "trtllm": {
+        "two-types-in-a-pool": SCENARIOS["two-types-in-a-pool"]
+        | {"precision": {"weights": "int4", "kv_cache": "bf16"}},
+        "colocated": SCENARIOS["colocated"]
+        | {"workload": {"request_rate": 0.5, "input_tokens": 2000, "output_tokens": 200}},
+        "many-colocated": SCENARIOS["colocated"],
+    }
+}
+"""Instead of those above where an engine has other formats or no such router, and what else it has."""
+
+
 @cache
 def plan_of(kind: str, engine: str = "vllm") -> Plan:
-    scenario = dict((SCENARIOS | OTHERS)[kind])
+    scenario = dict((SCENARIOS | OTHERS | OF_AN_ENGINE.get(engine, {}))[kind])
     if "models" in scenario:
         scenario["models"] = [service | {"engine": engine} for service in scenario["models"]]
     else:

@@ -22,6 +22,7 @@ class FakeServer(ThreadingHTTPServer):
         self.metric = metric
         self.offers = offers
         self.finished = 0
+        self.unread = 0
         self.behind: list[FakeServer] = []
 
 
@@ -37,6 +38,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(text.encode("utf-8"))
 
     def do_GET(self) -> None:
+        if self.path == "/perf_metrics":
+            context = 7 if self.server.offers else None
+            record = {"request_id": 3, "perf_metrics": {"first_iter": 1}, "ctx_request_id": context}
+            self._answer(json.dumps([record] * self.server.unread))
+            self.server.unread = 0
+            return
         counted = f"# TYPE x counter\n{self.server.metric} {self.server.finished}.0\n"
         self._answer(counted if self.path == "/metrics" else "")
 
@@ -44,6 +51,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         for server in (self.server, *self.server.behind):
             server.finished += 1
+            server.unread += 1
         given = {"remote_engine_id": "x"} if "kv_transfer_params" in body and self.server.offers else None
         self._answer(json.dumps({"choices": [], "kv_transfer_params": given}))
 
@@ -75,7 +83,7 @@ def run_smoke_check(
     remote : bool
         Whether prompts reach the prefill engines.
     offers : bool
-        Whether engines answer with `kv_transfer_params`.
+        Whether engines answer with `kv_transfer_params`, and keep records of hand-overs.
     dead : str
         Addresses with this in them are answered by nobody; empty for none.
     """
@@ -83,10 +91,11 @@ def run_smoke_check(
     urls = sorted(set(re.findall(r"http://[\w.]+:\d+", text)))
     with _served(len(urls), metric, offers) as servers:
         by_url = dict(zip(urls, servers, strict=True))
-        router = next(server for url, server in by_url.items() if ":8000" in url)
+        router = next((server for url, server in by_url.items() if ":8000" in url), None)
         prefill = [server for url, server in by_url.items() if ":810" in url]
         decode = [server for url, server in by_url.items() if ":820" in url]
-        router.behind = [prefill[0], decode[0]] if remote else [decode[0]]
+        if router is not None:
+            router.behind = [prefill[0], decode[0]] if remote else [decode[0]]
         for url, server in by_url.items():
             port = 1 if dead and dead in url else server.server_port
             text = text.replace(url, f"http://127.0.0.1:{port}")

@@ -28,7 +28,8 @@ def faults(words: list[str], tool: tuple[str, str] = VLLM, positionals: int = 1)
 @pytest.mark.parametrize(
     ("tool", "version", "count"),
     [("vllm", "0.33.0", 320), ("vllm-router", "0.1.17", 71), ("sglang", "0.5.23", 531),
-     ("sglang-router", "0.3.2", 98), ("trtllm", "1.2.1", 32), ("dynamo-vllm", "1.6.1", 358),
+     ("sglang-router", "0.3.2", 98), ("trtllm", "1.2.1", 32), ("trtllm-disaggregated", "1.2.1", 6),
+     ("dynamo-vllm", "1.6.1", 358),
      ("dynamo-sglang", "1.6.1", 606), ("dynamo-trtllm", "1.6.1", 131), ("dynamo-frontend", "1.6.1", 96),
      ("dynamo-router", "1.6.1", 37), ("dynamo-global-router", "1.6.1", 6), ("llm-d-sidecar", "0.10.0", 43)],
 )  # fmt: skip

@@ -58,6 +58,9 @@ ADDED = {
 LOGGING = ("--zap-encoder", "--zap-log-level", "--zap-stacktrace-level", "--zap-time-encoding")
 """Flags that the sidecar's logging library adds."""
 
+SUBCOMMANDS = {"trtllm-serve.json": ("disaggregated", "trtllm-disaggregated")}
+"""File of facts, a subcommand with flags of its own, and the name of its list."""
+
 SUFFIXES = {"--max-model-len", "--max-num-batched-tokens"}
 """Integers of vLLM that may be written as 8k."""
 
@@ -137,6 +140,10 @@ def heading(facts: dict[str, Any], version: str) -> dict[str, Any]:
             "roles": sorted(fields["kv_role"]["choices"]),
             "connectors": sorted(facts["kv_connectors"]),
         }
+    if "subcommands" in facts:
+        head["abbreviated"] = False  # click takes no beginnings of flags
+    if "config_keys" in facts:
+        head["config"] = facts["config_keys"]
     return head
 
 
@@ -191,6 +198,14 @@ def with_engine(folder: Path, name: str, own: dict[str, Any]) -> dict[str, Any]:
     return {**facts, "flags": list(flags.values()), "source": "; ".join(parts)}
 
 
+def subcommand_of(facts: dict[str, Any], name: str) -> dict[str, Any]:
+    """Facts about a subcommand: its flags, and the keys of the file that it reads."""
+    found = {**facts, "tool": f"{facts['tool']} {name}", "flags": facts["subcommands"][name]}
+    keys = facts["disagg_config_yaml"]
+    servers = [key for key in keys["context_servers/generation_servers"] if not key.startswith("<")]
+    return found | {"config_keys": {"top": keys["top_level"], "servers": servers}}
+
+
 def main() -> None:
     if len(sys.argv) != 2:
         sys.exit(__doc__)
@@ -202,6 +217,10 @@ def main() -> None:
             facts = go_flags(facts)
         version = given or facts["version"]
         (OUT / f"{name}-{version}.json").write_text(text_of(facts, version, name == "vllm"), encoding="utf-8")
+        if source in SUBCOMMANDS:
+            command, name = SUBCOMMANDS[source]
+            text = text_of(subcommand_of(facts, command), version, vllm=False)
+            (OUT / f"{name}-{version}.json").write_text(text, encoding="utf-8")
     for name, (source, engine) in DYNAMO.items():
         if engine and not (folder / engine).exists():
             print(f"{name} stays as it is: {engine} is not in {folder}")

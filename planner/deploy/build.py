@@ -27,8 +27,9 @@ from planner.deploy.description import (
     Transfer,
     TransferSide,
 )
+from planner.deploy.description import Engine as EngineOnHost
 from planner.deploy.engine_facts import EngineFacts, RouterFacts, load_engine_facts, node_label
-from planner.deploy.pairs import require_pairs
+from planner.deploy.pairs import require_equal_heads, require_pairs
 from planner.deploy.placement import Wanted, check_ports, place
 from planner.deploy.platform_facts import PlatformFacts
 from planner.deploy.routing import router_policy
@@ -39,7 +40,7 @@ from planner.documents.site_schema import SiteDocument
 from planner.engines.legality import EndPoint
 from planner.errors import SpecError
 from planner.fleet import Deployed
-from planner.memory import step_bytes
+from planner.memory import memory_budgets, step_bytes, tightest
 from planner.plan import Plan
 from planner.specs import (
     Dtype,
@@ -145,15 +146,19 @@ def deployment_of(
         name = dns_name(standing.name, MAX_GROUP_NAME)
         prompts, served_name = _prompts(plan, standing), _served_name(standing, site)
         door = short_name(name if prompts is None else dns_name(served_name))
-        policy, said = _policy(plan, standing, router, site)
-        front = (
-            _own_front(site, site.ports.router + k)
-            if platform is None
-            else _front(platform, site, cluster, door)
-        )
-        notes += said
         groups = _groups(standing, names, facts, site)
         own = {group.name for group in groups}
+        if router.colocated or any(group.role is not Phase.COLOCATED for group in groups):
+            policy, said = _policy(plan, standing, router, site)
+            front = (
+                _own_front(site, site.ports.router + k)
+                if platform is None
+                else _front(platform, site, cluster, door)
+            )
+        else:
+            policy, said = "", ()
+            front = _alone(router, standing, hosts, [engine for engine in engines if engine.group in own])
+        notes += said
         fronts.append(
             Front(
                 name=name,
@@ -171,6 +176,8 @@ def deployment_of(
             )
         )
         notes += _format_notes(standing, groups)
+        if facts.different_tp and any(group.contiguous_heads for group in groups):
+            notes.append(facts.different_tp)
     vendors = {group.item.gpu.vendor for s in standings for group in s.fleet.groups}
     return Deployment(
         plan_id=plan_id(plan),
@@ -324,6 +331,8 @@ def _groups(
         service.model,
         engine,
     )
+    if facts.equal_heads and any(phase is not Phase.COLOCATED for _, phase, _ in ends):
+        require_equal_heads(service.model, f"{facts.engine} {facts.version}")
     pinned = _pinned(standing, facts, site)
     has_state = _has_state(service.model)
     activations = _activations(standing)
@@ -368,10 +377,14 @@ def _groups(
 def _memory_fraction(standing: Standing, group: Deployed) -> float:
     """Share of a GPU that the engine takes, as its flag counts it. [1]
 
-    An engine with a rule for steps counts weights and KV cache only, of what is free once it stands.
+    An engine with a rule for steps counts weights and KV cache only, of what is free once it stands. One that
+    leaves some memory free (`free_share`) counts the KV cache only, of what weights and a step leave of the
+    whole GPU: the share that the plan's own budget gives it, on the stage with the least.
     """
     service, engine = standing.fleet.service, standing.fleet.engine
     gpu, layout = group.item.gpu, group.parallelism
+    if engine.free_share < 1:
+        return _share_of_free(standing, group)
     if engine.step_reserve is None:
         return engine.memory_utilization
     outside = engine.non_torch_single if layout.num_gpus == 1 else engine.non_torch_parallel
@@ -379,6 +392,22 @@ def _memory_fraction(standing: Standing, group: Deployed) -> float:
     step = step_bytes(service.model, engine, gpu, layout, group.token_budget, sampled)
     free = gpu.memory * engine.memory_utilization - outside
     return math.floor((1 - step / free) / MILLI) * MILLI  # three digits, as SGLang rounds its own
+
+
+def _share_of_free(standing: Standing, group: Deployed) -> float:
+    """Share for the KV cache of what weights, steps, and what lies outside the allocator leave. [1]"""
+    service, engine = standing.fleet.service, standing.fleet.engine
+    gpu, layout = group.item.gpu, group.parallelism
+    ranks = math.ceil(group.max_num_seqs / layout.dp)
+    budget = tightest(
+        memory_budgets(
+            service.model, _precision(service, group), engine, gpu, layout, group.token_budget, ranks,
+            service.speculation,
+        )
+    )  # fmt: skip
+    outside = engine.non_torch_single if layout.num_gpus == 1 else engine.non_torch_parallel
+    free = gpu.memory - budget.weights - budget.activations - outside
+    return round(budget.kv_cache / free / MILLI) * MILLI
 
 
 def _end(standing: Standing, group: Deployed) -> EndPoint:
@@ -478,6 +507,25 @@ def _own_front(site: SiteDocument, port: int) -> RouterSettings:
     if site.router_host is None:
         return RouterSettings(address=f"{PLACEHOLDER}router-host", port=port, policy="")
     return RouterSettings(address=host_address("router_host", site.router_host), port=port, policy="")
+
+
+def _alone(
+    router: RouterFacts, standing: Standing, hosts: Sequence[Host], engines: Sequence[EngineOnHost]
+) -> RouterSettings:
+    """Where the only engine of a colocated front answers requests itself.
+
+    Raises
+    ------
+    SpecError
+        There are several, among which the router shares nothing.
+    """
+    if len(engines) > 1:
+        rule = f"shares no requests among colocated engines, the plan has {len(engines)} for {standing.name}"
+        hint = "put a load balancer in front of plans of one engine each, or plan with colocated: forbidden"
+        raise SpecError(f"{router}: {rule} ({hint}, or for another engine)")
+    (engine,) = engines
+    address = next(host.address for host in hosts if host.name == engine.host)
+    return RouterSettings(address=address, port=engine.port, policy="")
 
 
 def _front(platform: PlatformFacts, site: SiteDocument, cluster: Cluster, door: str) -> RouterSettings:

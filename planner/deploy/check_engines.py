@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from planner.deploy.check_parts import part_findings
@@ -75,9 +76,8 @@ def engine_findings(
     given = engine.flags(flags)
     for name in dialect.required:
         if name not in given:
-            yield Finding(
-                file=engine.file, line=engine.line, rule=f"{name} is missing; the plan counts on it"
-            )
+            file, line = engine.place(flags, name)
+            yield Finding(file=file, line=line, rule=f"{name} is missing; the plan counts on it")
     yield from dialect.hand_over(group, engine, flags)
     backend = facts.backends.get(engine.value(flags, dialect.backend))
     block = engine.value(flags, dialect.block_size)
@@ -151,6 +151,8 @@ def compose_findings(
                 rule = "is the service of no group of the manifest"
                 found.append(Finding(file=file, line=line, rule=rule, value=name))
                 continue
+            if engine.group in scripts:
+                engine = replace(engine, settings=scripts[engine.group].settings)
             engines.append(engine)
             group = groups[engine.group]
             found += engine_findings(dialect, group, engine, flags, facts)

@@ -104,10 +104,11 @@ def _unlike(dialect: Dialect, engines: Sequence[ReadEngine], flags: FlagList) ->
         usual = Counter(values).most_common(1)[0][0]
         for engine, value in zip(engines, values, strict=True):
             if value != usual:
-                line = engine.flags(flags).get(name, ((), engine.line))[1]
+                told = name in ("model", "connector")
+                file, line = (engine.file, engine.line) if told else engine.place(flags, name)
                 rule = f"{name} differs from that of the engines that it exchanges KV caches with"
                 yield Finding(
-                    file=engine.file,
+                    file=file,
                     line=line,
                     rule=rule,
                     value=value or "nothing",
@@ -138,8 +139,9 @@ def router_findings(
         yield from found
         if command is not None:
             yield from command_findings(file, command, flags, positionals=0)
-            urls = _urls(dialect, service, manifest, scripts)
-            yield from _router_findings(dialect, file, command, flags, urls)
+            if dialect.disaggregated:
+                urls = _urls(dialect, service, manifest, scripts)
+                yield from _router_findings(dialect, file, command, flags, urls)
 
 
 def load_test_findings(folder: Path, manifest: Manifest, facts: EngineFacts) -> Iterator[Finding]:

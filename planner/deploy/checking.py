@@ -47,5 +47,6 @@ def folder_findings(folder: Path, dialect: Dialect) -> tuple[Finding, ...]:
     if plan is not None:
         found += pair_findings(dialect, plan, folder, manifest, shared, flags)
     found += router_findings(dialect, folder, manifest, scripts, facts)
+    found += dialect.file_faults(folder, manifest, flags)
     found += load_test_findings(folder, manifest, facts)
     return tuple(sorted(set(found)))

@@ -81,6 +81,14 @@ class KvTransferOptions:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ConfigKeys:
+    """Keys of the file that the disaggregated server of TensorRT-LLM reads: at its top, and of servers."""
+
+    top: tuple[str, ...]
+    servers: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class FlagList:
     """All flags of a tool at a version, by each of their names.
 
@@ -88,6 +96,10 @@ class FlagList:
     ----------
     engine_version : str
         The engine in the tool's images, where the tool starts one; empty otherwise.
+    abbreviated : bool
+        Whether the beginning of a flag stands for it.
+    config : ConfigKeys or None
+        Where the tool reads a file.
     """
 
     tool: str
@@ -96,6 +108,8 @@ class FlagList:
     flags: Mapping[str, Flag]
     kv_transfer: KvTransferOptions | None = None
     engine_version: str = ""
+    abbreviated: bool = True
+    config: ConfigKeys | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,7 +144,7 @@ def load_flags(tool: str, version: str) -> FlagList:
         raise SpecError(f"the flags of {tool} {version} are not known ({listed})")
     data = json.loads((_FOLDER / f"{tool}-{version}.json").read_text(encoding="utf-8"))
     flags = [_flag(entry) for entry in data["flags"]]
-    transfer = data.get("kv_transfer")
+    transfer, config = data.get("kv_transfer"), data.get("config")
     return FlagList(
         tool=data["tool"],
         version=data["version"],
@@ -138,6 +152,8 @@ def load_flags(tool: str, version: str) -> FlagList:
         flags={name: flag for flag in flags for name in flag.names},
         kv_transfer=transfer and KvTransferOptions(**{key: tuple(value) for key, value in transfer.items()}),
         engine_version=data.get("engine_version", ""),
+        abbreviated=data.get("abbreviated", True),
+        config=config and ConfigKeys(top=tuple(config["top"]), servers=tuple(config["servers"])),
     )
 
 
@@ -202,7 +218,7 @@ def read_command(words: Sequence[str], flags: FlagList) -> tuple[list[Given], li
 
 def _unknown(word: int, name: str, flags: FlagList) -> Fault:
     longer = sorted(known for known in flags.flags if known.startswith(name))
-    if longer and name.startswith("--"):
+    if longer and name.startswith("--") and flags.abbreviated:
         rule = f"{flags.tool} {flags.version} has no such flag; it would be read as an abbreviation"
         return Fault(word=word, rule=rule, value=name, suggestion=f"write {longer[0]}")
     rule = f"{flags.tool} {flags.version} has no such flag"
@@ -232,10 +248,11 @@ def command_faults(words: Sequence[str], flags: FlagList, positionals: int = 0) 
         seen.add(one.name)
         for value in one.values:
             if not value.startswith("$"):
-                yield from _value_faults(flag, value, one.word)
+                yield from value_faults(flag, value, one.word)
 
 
-def _value_faults(flag: Flag, value: str, word: int) -> Iterator[Fault]:
+def value_faults(flag: Flag, value: str, word: int) -> Iterator[Fault]:
+    """What is wrong with one value of a flag."""
     if flag.choices and flag.type != "list":
         if value not in flag.choices:
             rule = f"{flag.name} {one_of(flag.choices)}"

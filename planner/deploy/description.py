@@ -148,7 +148,10 @@ class Engine:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RouterSettings:
-    """The front door; `policy` is the router's name of how it picks an engine, `path` precedes all others."""
+    """The front door; `policy` is the router's name of how it picks an engine, `path` precedes all others.
+
+    Of scripts, no policy means no router: the only engine answers requests itself.
+    """
 
     address: str
     port: int

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from planner.deploy.command_line import FlagList
 from planner.deploy.description import Deployment, Engine, EngineGroup, Front
 from planner.deploy.findings import Finding
-from planner.deploy.reading import GroupEntry, ReadEngine
+from planner.deploy.reading import GroupEntry, Manifest, ReadEngine
 from planner.specs import Dtype, Model, Parallelism
 
 Words = Iterator[tuple[str, str | None]]
@@ -23,6 +24,14 @@ class Limits:
     tokens: str
     longest: str
     of_all_ranks: bool
+
+
+def _no_files(deployment: Deployment) -> dict[str, str]:
+    return {}
+
+
+def _no_faults(folder: Path, manifest: Manifest, flags: FlagList) -> Iterator[Finding]:
+    yield from ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +53,7 @@ class Dialect:
     formats : mapping
         Formats by the engine's names.
     disaggregated : str
-        The router's flag for prefill and decode apart.
+        The router's flag for prefill and decode apart; empty where a file names its engines.
     bootstrap : bool
         Whether the router names a second port of every prefill engine.
     places : callable
@@ -63,6 +72,12 @@ class Dialect:
         What is wrong with an engine's part in hand-overs; with its place.
     pair_faults : callable
         What is wrong between the prefill and the decode engines of a model.
+    configured : bool
+        Whether engines and the router read files of the folder, in which they are started then.
+    files : callable
+        Those files by their paths.
+    file_faults : callable
+        What is wrong with them.
     """
 
     target: str
@@ -95,3 +110,6 @@ class Dialect:
     hand_over: Callable[[GroupEntry, ReadEngine, FlagList], Iterator[Finding]]
     place_faults: Callable[[ReadEngine, FlagList], Iterator[Finding]]
     pair_faults: Callable[[Model, Sequence[ReadEngine], Sequence[ReadEngine], FlagList], Iterator[Finding]]
+    configured: bool = False
+    files: Callable[[Deployment], dict[str, str]] = _no_files
+    file_faults: Callable[[Path, Manifest, FlagList], Iterator[Finding]] = _no_faults

@@ -51,6 +51,8 @@ class RouterFacts:
         What its other policies do.
     splits_lengths : bool
         Whether it can send prompts to pools by their length.
+    colocated : bool
+        Whether it can share requests among colocated engines.
     """
 
     tool: str
@@ -58,6 +60,7 @@ class RouterFacts:
     policies: Mapping[Routing, str]
     note: str = ""
     splits_lengths: bool = False
+    colocated: bool = True
 
     def __str__(self) -> str:
         return f"{self.tool} {self.version}"
@@ -75,6 +78,10 @@ class EngineFacts:
         The engine's own.
     order : mapping
         Backends in the order of choice, by kind of attention and architecture.
+    different_tp : str
+        What an operator has to know where TP differs between prefill and decode.
+    equal_heads : bool
+        Whether KV caches move only where all layers have equal heads of keys and values.
     """
 
     engine: str
@@ -85,6 +92,8 @@ class EngineFacts:
     load_test_version: str
     order: Mapping[str, Mapping[str, tuple[str, ...]]]
     backends: Mapping[str, Backend] = field(default_factory=dict)
+    different_tp: str = ""
+    equal_heads: bool = False
 
 
 def known_engine_versions(engine: str) -> tuple[str, ...]:
@@ -124,6 +133,8 @@ def load_engine_facts(engine: str, version: str) -> EngineFacts:
             name: Backend(name=name, **{key: tuple(value) for key, value in entry.items()})
             for name, entry in data["backends"].items()
         },
+        different_tp=data.get("different_tp", ""),
+        equal_heads=data.get("equal_heads", False),
     )
 
 

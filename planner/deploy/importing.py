@@ -126,8 +126,10 @@ def _precision(
     dialect: Dialect, planned: Group, engine: ReadEngine, standing: Standing, flags: FlagList
 ) -> Precision:
     """Formats as the flags have them; what no flag says is as planned."""
-    kv_cache = dialect.formats.get(engine.value(flags, dialect.kv_cache), planned.precision.kv_cache)
-    service = standing.fleet.service
+    said, service = engine.value(flags, dialect.kv_cache), standing.fleet.service
+    kv_cache = dialect.formats.get(said, planned.precision.kv_cache)
+    if said == "auto" and not kv_cache.is_16_bit:
+        kv_cache = Precision.of(service.model).kv_cache  # that of activations
     own = Precision.of(service.model).weights
     made = engine.value(flags, dialect.quantization)
     weights = dialect.formats.get(made, planned.precision.weights)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from planner.engines.legality import EndPoint, Violation, pair_violations
 from planner.errors import SpecError
-from planner.specs import Engine, Model, StateMixer
+from planner.specs import Attention, Engine, Model, StateMixer
 
 WAYS_OUT = {
     "pair.vendor": "give prefill and decode GPUs of one vendor, or plan colocated groups",
@@ -63,6 +63,21 @@ def require_pairs(
         count = len({(source, target) for source, target, _ in broken})
         pairs = "1 pair of groups" if count == 1 else f"{count} pairs of groups"
         raise SpecError(f"{pairs} cannot exchange KV caches\n" + "\n".join(lines))
+
+
+def require_equal_heads(model: Model, engine: str) -> None:
+    """Refuse hand-overs of a model whose layers differ in heads of keys and values.
+
+    Raises
+    ------
+    SpecError
+    """
+    mixers = [m for run in model.layers if isinstance(m := run.layer.attention, Attention) and m.owns_kv]
+    heads = list(dict.fromkeys(f"{m.kv_heads} of {m.head_dim}" for m in mixers))
+    if len(heads) > 1:
+        rule = f"hands over KV caches only where all layers have equal heads, {model.name} has"
+        hint = "plan with colocated: only, or for another engine"
+        raise SpecError(f"{engine}: {rule} {', '.join(heads)} ({hint})")
 
 
 def _of_states(prefill: EndPoint, decode: EndPoint, model: Model) -> Iterator[Violation]:

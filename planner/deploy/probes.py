@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from planner.deploy.build import strictest
 from planner.deploy.command_text import command, comment, quoted
@@ -10,13 +11,16 @@ from planner.deploy.description import Deployment, Engine, Front
 from planner.specs import Metric, Phase
 from planner.units import MILLI
 
-_FUNCTIONS = r"""
+_SAYS = r"""
 failed=0
 say() { printf '%s\n' "$*"; }
 fail() {
   say "FAILED: $*" >&2
   failed=1
 }
+"""
+
+_COUNTS = r"""
 # Requests that the engines of the list $1 have finished.
 finished() {
   sum=0
@@ -27,11 +31,17 @@ finished() {
   done
   printf '%d' "$sum"
 }
+"""
+
+_ASKS = r"""
 # Sends the request $2 to $1.
 ask() {
   curl --globoff --fail --silent --show-error --max-time 300 --header 'Content-Type: application/json' \
     --data "$2" "$1/v1/completions"
 }
+"""
+
+_ROUTES = r"""
 # Sends requests to the router; fails unless the engines $2, called $1, finish as many. $3: what else happens.
 routed() {
   before=$(finished "$2")
@@ -41,11 +51,52 @@ routed() {
   done_by=$(($(finished "$2") - before))
   [ "$done_by" -ge 4 ] || fail "$1 engines finished $done_by of 4 requests: $3"
 }
+"""
 
+_HEALTHY = r"""
 for url in $engines; do
   curl --globoff --fail --silent --show-error --max-time 30 --output /dev/null "$url/health" ||
     fail "$url is not healthy"
 done
+"""
+
+_RECORDS = r"""
+# Requests that the engines of the list $1 have finished since they were last asked; records hold the key $2.
+finished() {
+  sum=0
+  for url in $1; do
+    count=$(curl --globoff --fail --silent --show-error --max-time 30 "$url/perf_metrics" |
+      tr -d ' [{' | tr ',' '\n' | grep -c "^\"$2\":[^n]")
+    sum=$((sum + count))
+  done
+  printf '%d' "$sum"
+}
+"""
+
+_PARTS = r"""
+# Fails unless the engines $2, called $1, finished all requests, with the key $3. $4: what else happens.
+took_part() {
+  done_by=$(finished "$2" "$3")
+  [ "$done_by" -ge 4 ] || fail "$1 engines finished $done_by of 4 requests: $4"
+}
+"""
+
+_HANDED_OVER = r"""
+# Records of both sides hold the number of the request that computed the prompt, where it was a hand-over.
+finished "$engines" request_id > /dev/null
+for _ in 1 2 3 4; do
+  ask "$router" "$request" > /dev/null || fail "the router answers no request"
+done
+took_part prefill "$prefill" ctx_request_id "decode engines compute the prompts"
+took_part decode "$decode" ctx_request_id "nobody else should decode"
+"""
+
+_ALONE = r"""
+finished "$engines" request_id > /dev/null
+for _ in 1 2 3 4; do
+  ask "$router" "$request" > /dev/null || fail "the engine answers no request"
+done
+took_part colocated "$engines" request_id "who answers?"
 """
 
 _REMOTE = r"""
@@ -98,16 +149,31 @@ ASKS_FOR_A_CACHE = {
 def vllm_smoke_text(deployment: Deployment, front: Front) -> str:
     """Fails where requests are answered though prefill engines do nothing: how deployments go wrong."""
     offer = request_of(front) | {"max_tokens": 1, "kv_transfer_params": ASKS_FOR_A_CACHE}
-    return _smoke(deployment, front, "vllm:request_success_total", _REMOTE, {"offer": json.dumps(offer)})
+    asked = {"offer": json.dumps(offer)}
+    checks = _REMOTE if front.disaggregated else _COLOCATED
+    return _smoke(deployment, front, _functions("vllm:request_success_total"), checks, asked)
 
 
 def sglang_smoke_text(deployment: Deployment, front: Front) -> str:
     """Fails where bootstrap servers are silent, or requests are answered without prefill engines."""
     prefill = front.engines_of(Phase.PREFILL)
     servers = [f"http://{deployment.host(e.host).address}:{e.side_port}" for e in prefill]
-    return _smoke(
-        deployment, front, "sglang:num_requests_total", _BOOTSTRAP, {"bootstrap": " ".join(servers)}
-    )
+    asked = {"bootstrap": " ".join(servers)}
+    checks = _BOOTSTRAP if front.disaggregated else _COLOCATED
+    return _smoke(deployment, front, _functions("sglang:num_requests_total"), checks, asked)
+
+
+def trtllm_smoke_text(deployment: Deployment, front: Front) -> str:
+    """Fails where requests are answered without a record on either side of the hand-over.
+
+    Engines keep records of finished requests until somebody reads them.
+    """
+    functions = (_SAYS, _RECORDS, _ASKS, _PARTS, _HEALTHY)
+    return _smoke(deployment, front, functions, _HANDED_OVER if front.disaggregated else _ALONE, {})
+
+
+def _functions(counter: str) -> tuple[str, ...]:
+    return _SAYS, _COUNTS.replace("COUNTER", counter), _ASKS, _ROUTES, _HEALTHY
 
 
 def request_of(front: Front) -> dict[str, object]:
@@ -125,8 +191,10 @@ def request_of(front: Front) -> dict[str, object]:
     }
 
 
-def _smoke(deployment: Deployment, front: Front, counter: str, remote: str, asked: dict[str, str]) -> str:
-    """`remote` looks at pools of two phases, and reads what is `asked` of them."""
+def _smoke(
+    deployment: Deployment, front: Front, functions: Sequence[str], checks: str, asked: dict[str, str]
+) -> str:
+    """`asked`: what checks of pools of two phases read beside addresses."""
     variables = {
         "router": front.router.url,
         "engines": _urls(deployment, front.engines),
@@ -144,11 +212,16 @@ def _smoke(deployment: Deployment, front: Front, counter: str, remote: str, aske
         comment(f"plan {deployment.plan_id}; for {deployment.engine} {deployment.engine_version}"),
         "set -u",
         *(f"{name}={quoted(value)}" for name, value in variables.items()),
-        _FUNCTIONS.strip("\n").replace("COUNTER", counter),
-        (remote if front.disaggregated else _COLOCATED).strip("\n"),
+        _body(functions),
+        checks.strip("\n"),
         _END.strip("\n"),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _body(functions: Sequence[str]) -> str:
+    *parts, last = (text.strip("\n") for text in functions)
+    return "\n".join(parts) + f"\n\n{last}"
 
 
 def _urls(deployment: Deployment, engines: tuple[Engine, ...]) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from planner.deploy.command_line import FlagList, load_flags, read_command
+from planner.deploy.config_files import Settings, read_config, settings_of
 from planner.deploy.findings import Finding
 from planner.deploy.manifest import NAME as MANIFEST
 from planner.deploy.scripts import Command, Script, read_script
@@ -74,6 +75,8 @@ class ReadEngine:
         Value and line.
     gpus : tuple of str or None
         None: not of one engine.
+    settings : mapping
+        Of the config file that all engines of its group read; empty where there is none.
     """
 
     file: str
@@ -85,13 +88,20 @@ class ReadEngine:
     gpus: tuple[str, ...] | None
     image: str = ""
     rank: int = 0
+    settings: Settings = field(default_factory=dict)
 
     def flags(self, known: FlagList) -> dict[str, tuple[tuple[str, ...], int]]:
-        """Values of every flag by its full name, and its line; what cannot be read is left out."""
+        """Values of every flag and setting by its full name, and its line; the unreadable is left out."""
         given, _, _ = read_command(self.command.words, known)
-        return {
+        return {**self.settings} | {
             one.name: (("off",) if one.off else one.values, self.command.lines[one.word]) for one in given
         }
+
+    def place(self, known: FlagList, name: str) -> tuple[str, int]:
+        """File and line of a flag or a setting, or where one that is absent belongs."""
+        if self.settings and not name.startswith("-"):
+            return config_name(self.group), self.settings.get(name, ((), 0))[1]
+        return self.file, self.flags(known).get(name, ((), self.line))[1]
 
     def value(self, known: FlagList, name: str) -> str:
         """First value of a flag; empty where it is not given."""
@@ -104,6 +114,11 @@ class ReadEngine:
             return self.value(known, flag)
         _, rest, _ = read_command(self.command.words, known)
         return rest[0] if rest else ""
+
+
+def config_name(group: str) -> str:
+    """The config file of a group's engines, where they have one."""
+    return f"groups/{group}.yaml"
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -157,12 +172,14 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def read_scripts(folder: Path, manifest: Manifest) -> dict[str, Script]:
-    """Scripts of the groups, by name of group; those that are not there are left out."""
+    """Scripts of the groups with their config files, by name of group; the absent are left out."""
     found = {}
     for group in manifest.groups:
         path = folder / "groups" / f"{group.name}.sh"
         if path.is_file():
-            found[group.name] = read_script(read_text(path))
+            tree, _ = read_config(folder, config_name(group.name))
+            settings = {} if tree is None else settings_of(tree)
+            found[group.name] = replace(read_script(read_text(path)), settings=settings)
     return found
 
 
@@ -177,6 +194,7 @@ def engine_of_script(group: str, script: Script, program: Sequence[str]) -> Read
         command=script.command.after(len(program)).shared(),
         environment=script.exports,
         gpus=None,
+        settings=script.settings,
     )
 
 
@@ -197,6 +215,7 @@ def engines_of_script(group: str, script: Script, program: Sequence[str]) -> Ite
             environment=environment,
             gpus=tuple(gpu for gpu in case.variables.get("gpus", "").split(",") if gpu),
             rank=rank,
+            settings=shared.settings,
         )
 
 

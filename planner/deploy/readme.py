@@ -32,8 +32,8 @@ def _lines(deployment: Deployment, start: Sequence[str]) -> Iterator[str]:
     yield from start or _BY_HAND
     if not start and any(e.followers for f in d.fronts for e in f.engines):
         yield from _PARTS
-    for suffix in suffixes(deployment):
-        if d.platform is None:
+    for suffix, front in zip(suffixes(deployment), d.fronts, strict=True):
+        if d.platform is None and front.router.policy:
             yield f"2. On the router's host: `sh router{suffix}.sh`."
         yield f"3. `sh smoke-check{suffix}.sh`: fails where requests are answered but prefill does nothing."
         yield f"4. `sh load-test{suffix}.sh`, then `planner judge result{suffix}.json plan.yaml`."
@@ -70,7 +70,8 @@ def _front(deployment: Deployment, front: Front) -> Iterator[str]:
     yield f"## {front.service}"
     yield ""
     yield f"Requests for `{front.served_name}` go to {front.router.url}"
-    yield f"(policy {front.router.policy})."
+    alone = deployment.platform is None and not front.router.policy
+    yield "(no router: the only engine answers them)." if alone else f"(policy {front.router.policy})."
     yield ""
     yield "| group | role | engines | GPUs of each | nodes | share of its pool |"
     yield "| --- | --- | --- | --- | --- | --- |"

@@ -17,19 +17,21 @@ from planner.deploy.readme import readme_text
 from planner.documents.yaml_text import dump_yaml
 
 _VISIBLE = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES"}
+_INSIDE = "/deploy"  # where containers see the folder, if they read files of it
 
 
 def folder_files(dialect: Dialect, deployment: Deployment, plan_text: str) -> dict[str, str]:
     """Files of the deployment by their path in its folder."""
-    files = {"plan.yaml": plan_text}
+    files = {"plan.yaml": plan_text, **dialect.files(deployment)}
     for front in deployment.fronts:
         for group in front.groups:
             files[f"groups/{group.name}.sh"] = group_script(dialect, deployment, front, group)
     for host in deployment.hosts:
         files[f"hosts/{host.name}.compose.yaml"] = compose_text(dialect, deployment, host)
     for front, suffix in zip(deployment.fronts, suffixes(deployment), strict=True):
-        files[f"router{suffix}.sh"] = router_script(dialect, deployment, front)
-        if deployment.router_image:
+        if front.router.policy:
+            files[f"router{suffix}.sh"] = router_script(dialect, deployment, front)
+        if front.router.policy and deployment.router_image:
             files[f"router{suffix}.compose.yaml"] = router_compose(dialect, deployment, front)
         files[f"smoke-check{suffix}.sh"] = dialect.smoke(deployment, front)
         files[f"load-test{suffix}.sh"] = load_test_text(deployment, front, f"result{suffix}.json")
@@ -64,6 +66,7 @@ def group_script(dialect: Dialect, deployment: Deployment, front: Front, group: 
             f"sh groups/{group.name}.sh {arguments}"
         ),
         "set -eu",
+        *(['cd "$(dirname "$0")/.."'] if dialect.configured else []),
         f'case "${{1:-}}{" ${2:-}" if several else ""}" in',
         *(
             f"  {_key(engine, rank)}) {_case(dialect, deployment, group, engine, rank)}"
@@ -175,6 +178,9 @@ def _service(
         "labels": labels,
         "volumes": [f"{deployment.model_cache}:{deployment.model_cache}"],
     }
+    if dialect.configured:
+        service["working_dir"] = _INSIDE
+        service["volumes"] += [f"../groups:{_INSIDE}/groups:ro"]
     if group.vendor == "amd":
         service |= {"devices": ["/dev/kfd", "/dev/dri"], "group_add": ["video"]}
         variables["HIP_VISIBLE_DEVICES"] = ",".join(gpus)
@@ -213,6 +219,7 @@ def router_script(dialect: Dialect, deployment: Deployment, front: Front) -> str
         comment(provenance(deployment)),
         comment(f"Needs: pip install {dialect.router_package}=={deployment.router_version}"),
         "set -eu",
+        *(['cd "$(dirname "$0")"'] if dialect.configured else []),
         command(words),
     ]
     return "\n".join(lines) + "\n"
@@ -220,7 +227,7 @@ def router_script(dialect: Dialect, deployment: Deployment, front: Front) -> str
 
 def router_compose(dialect: Dialect, deployment: Deployment, front: Front) -> str:
     """The router as a service of a compose file."""
-    service = {
+    service: dict[str, Any] = {
         "image": deployment.router_image,
         "entrypoint": [*dialect.router],
         "command": [word for words in dialect.router_arguments(deployment, front) for word in words],
@@ -228,6 +235,8 @@ def router_compose(dialect: Dialect, deployment: Deployment, front: Front) -> st
         "restart": "unless-stopped",
         "labels": {"planner.plan": deployment.plan_id, "planner.role": "router"},
     }
+    if dialect.configured:
+        service |= {"working_dir": _INSIDE, "volumes": [f".:{_INSIDE}:ro"]}
     name = f"router-{front.name}"
     body = dump_yaml(escaped({"name": name, "services": {name: service}}))
     return f"{comment(provenance(deployment))}\n{body}"

@@ -12,7 +12,8 @@ OWN = "$@"
 
 _CASE = re.compile(r"""\s+(?:(\d+)|"(\d+) (\d+)")\) (.*?)(?:; set -- (.*))? ;;""")
 _STRUCTURE = re.compile(
-    r'set -eu|case "\$\{1:-\}( \$\{2:-\})?" in|esac|\s+\*\)|\s+echo "usage: \$0 NUMBER .*" >&2|'
+    r'set -eu|cd "\$\(dirname "\$0"\)(/\.\.)?"|'
+    r'case "\$\{1:-\}( \$\{2:-\})?" in|esac|\s+\*\)|\s+echo "usage: \$0 NUMBER .*" >&2|'
     r"\s+exit 2|\s+;;"
 )
 
@@ -68,12 +69,15 @@ class Script:
         Value of each variable of the environment, and its line.
     unread : tuple of (int, str)
         Lines that are not as they were written, and why.
+    settings : mapping
+        Of the config file beside it, by their dotted names; empty where there is none.
     """
 
     cases: Mapping[tuple[int, int], Case]
     exports: Mapping[str, tuple[str, int]]
     command: Command
     unread: tuple[tuple[int, str], ...] = field(default=())
+    settings: Mapping[str, tuple[tuple[str, ...], int]] = field(default_factory=dict)
 
     @property
     def engines(self) -> int:

@@ -20,6 +20,7 @@ from planner.deploy.manifest import NAME as MANIFEST
 from planner.deploy.platform_facts import PlatformFacts, load_platform_facts
 from planner.deploy.rendering import folder_files
 from planner.deploy.sglang import SGLANG
+from planner.deploy.trtllm import TRTLLM
 from planner.deploy.vllm import VLLM
 from planner.documents.files import file_error, read_text
 from planner.documents.names import did_you_mean
@@ -84,6 +85,7 @@ def _on_cluster(orchestrator: Orchestrator) -> Target:
 TARGETS: Mapping[str, Target] = {
     "vllm": _by_hand(VLLM, "vllm"),
     "sglang": _by_hand(SGLANG, "sglang"),
+    "trtllm": _by_hand(TRTLLM, "trtllm"),
     "dynamo": _on_cluster(DYNAMO),
 }
 
