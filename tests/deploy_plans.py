@@ -89,6 +89,28 @@ OTHERS: dict[str, dict[str, Any]] = {
 """What else has rules of its own."""
 
 
+_DIVIDED: dict[str, Any] = {
+    "model": "meta-llama/Llama-3.1-8B-Instruct",
+    "workload": {
+        "request_rate": 20,
+        "input_tokens": {"histogram": [[2000, 0.7], [16000, 0.3]]},
+        "output_tokens": 100,
+    },
+    "slo": {"ttft_ms": {"p99": 1700}, "tpot_ms": {"p99": 60}},
+    "fleet": [
+        _gpu("h100-sxm", 3.0, max_gpus=512),
+        {"gpu": "a100-40gb-sxm", "price_per_gpu_hour": 0.3, "max_gpus": 512, "network_gbps_per_gpu": 25},
+    ],
+    "options": {"routing": "length_split", "whole_nodes": False, "max_tp": 1, "colocated": "forbidden"},
+}
+
+DIVIDED: dict[str, dict[str, Any]] = {
+    "by-length": _DIVIDED,
+    "by-length-colocated": _DIVIDED | {"options": _DIVIDED["options"] | {"colocated": "only"}},
+}
+"""Prompts of different lengths have pools of their own, which few routers can do."""
+
+
 OF_AN_ENGINE: dict[str, dict[str, dict[str, Any]]] = {
     "trtllm": {
         "two-types-in-a-pool": SCENARIOS["two-types-in-a-pool"]
@@ -103,7 +125,7 @@ OF_AN_ENGINE: dict[str, dict[str, dict[str, Any]]] = {
 
 @cache
 def plan_of(kind: str, engine: str = "vllm") -> Plan:
-    scenario = dict((SCENARIOS | OTHERS | OF_AN_ENGINE.get(engine, {}))[kind])
+    scenario = dict((SCENARIOS | OTHERS | DIVIDED | OF_AN_ENGINE.get(engine, {}))[kind])
     if "models" in scenario:
         scenario["models"] = [service | {"engine": engine} for service in scenario["models"]]
     else:

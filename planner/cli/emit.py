@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -35,7 +36,8 @@ def emit(plan: Path, target: str, output: Path, site: Path | None, force: bool) 
         require_verified(planned)
     settings = load_site(site)
     standings = standing_plans(planned, plan.parent, str(plan))
-    deployment = deployment_of(planned, standings, settings, writer.platform())
+    made = deployment_of(planned, standings, settings, writer.platform())
+    deployment = replace(made, notes=(*made.notes, *writer.notes(made)))
     standing_files(plan)  # what else somebody may have broken in it
     text = dump_plan(rebased(planned, plan.parent, output), reproducible=True)
     files = writer.render(deployment, text)

@@ -99,21 +99,28 @@ def _unlike(dialect: Dialect, engines: Sequence[ReadEngine], flags: FlagList) ->
     """What the engines' handshake compares is the same everywhere."""
     for name in (*dialect.alike, "model", "connector"):
         values = [_compared(dialect, engine, name, flags) for engine in engines]
-        if len(set(values)) <= 1:
-            continue
-        usual = Counter(values).most_common(1)[0][0]
-        for engine, value in zip(engines, values, strict=True):
-            if value != usual:
-                told = name in ("model", "connector")
-                file, line = (engine.file, engine.line) if told else engine.place(flags, name)
-                rule = f"{name} differs from that of the engines that it exchanges KV caches with"
-                yield Finding(
-                    file=file,
-                    line=line,
-                    rule=rule,
-                    value=value or "nothing",
-                    suggestion=usual or "leave it out",
-                )
+        rule = f"{name} differs from that of the engines that it exchanges KV caches with"
+        yield from unlike_values(engines, name, values, flags, rule)
+
+
+def unlike_values(
+    engines: Sequence[ReadEngine], name: str, values: Sequence[str], flags: FlagList, rule: str
+) -> Iterator[Finding]:
+    """Engines whose value of a flag, or of the model or connector, is not the most common one."""
+    if len(set(values)) <= 1:
+        return
+    usual = Counter(values).most_common(1)[0][0]
+    for engine, value in zip(engines, values, strict=True):
+        if value != usual:
+            told = name in ("model", "connector")
+            file, line = (engine.file, engine.line) if told else engine.place(flags, name)
+            yield Finding(
+                file=file,
+                line=line,
+                rule=rule,
+                value=value or "nothing",
+                suggestion=usual or "leave it out",
+            )
 
 
 def _compared(dialect: Dialect, engine: ReadEngine, name: str, flags: FlagList) -> str:

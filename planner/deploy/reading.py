@@ -75,7 +75,7 @@ class ReadEngine:
         Value and line.
     gpus : tuple of str or None
         None: not of one engine.
-    settings : mapping
+    settings, settings_file : mapping, str
         Of the config file that all engines of its group read; empty where there is none.
     """
 
@@ -89,6 +89,7 @@ class ReadEngine:
     image: str = ""
     rank: int = 0
     settings: Settings = field(default_factory=dict)
+    settings_file: str = ""
 
     def flags(self, known: FlagList) -> dict[str, tuple[tuple[str, ...], int]]:
         """Values of every flag and setting by its full name, and its line; the unreadable is left out."""
@@ -100,7 +101,7 @@ class ReadEngine:
     def place(self, known: FlagList, name: str) -> tuple[str, int]:
         """File and line of a flag or a setting, or where one that is absent belongs."""
         if self.settings and not name.startswith("-"):
-            return config_name(self.group), self.settings.get(name, ((), 0))[1]
+            return self.settings_file or config_name(self.group), self.settings.get(name, ((), 0))[1]
         return self.file, self.flags(known).get(name, ((), self.line))[1]
 
     def value(self, known: FlagList, name: str) -> str:

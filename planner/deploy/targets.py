@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,11 +48,14 @@ class Target:
         Those whose plans it can write.
     platform : callable
         Facts of what starts the engines; None: scripts.
+    notes : callable
+        What is to be said of a deployment there.
     """
 
     name: str
     engines: tuple[str, ...]
     platform: Callable[[], PlatformFacts | None]
+    notes: Callable[[Deployment], Iterator[str]]
     render: Render
     check: Check
     read_back: ReadBack
@@ -64,6 +67,7 @@ def _by_hand(dialect: Dialect, engine: str) -> Target:
         name=dialect.target,
         engines=(engine,),
         platform=lambda: None,
+        notes=lambda deployment: iter(()),
         render=lambda deployment, plan_text: folder_files(dialect, deployment, plan_text),
         check=lambda folder: folder_findings(folder, dialect),
         read_back=lambda folder: folder_plan(folder, dialect),
@@ -76,6 +80,7 @@ def _on_cluster(orchestrator: Orchestrator) -> Target:
         name=orchestrator.target,
         engines=tuple(orchestrator.engines),
         platform=lambda: load_platform_facts(orchestrator.target),
+        notes=orchestrator.notes,
         render=lambda deployment, plan_text: object_files(orchestrator, deployment, plan_text),
         check=lambda folder: object_findings(folder, orchestrator),
         read_back=lambda folder: plan_of_objects(folder, orchestrator),

@@ -29,6 +29,9 @@ _TRANSCEIVER = "cache_transceiver_config"
 _BACKEND, _BUFFER = f"{_TRANSCEIVER}.backend", f"{_TRANSCEIVER}.max_tokens_in_buffer"
 _SERIAL, _CHUNKED = "disable_overlap_scheduler", "enable_chunked_prefill"
 _RECORDS, _MOST = "return_perf_metrics", "perf_metrics_max_requests"
+RECORD_SETTINGS = (_RECORDS, _MOST)
+"""What only smoke checks need of the config file."""
+
 _LONGEST, _RANKS = "--max_seq_len", "--tensor_parallel_size"
 _KEPT = 512
 """Finished requests that an engine remembers for those who ask: smoke checks count them."""
@@ -163,7 +166,11 @@ def files(deployment: Deployment) -> dict[str, str]:
 
 def layout_of(engine: ReadEngine, flags: FlagList) -> Parallelism | None:
     """Sizes of an engine; None where one cannot be read."""
-    names = (_RANKS, "--pipeline_parallel_size", "--moe_expert_parallel_size")
+    return layout_of_sizes(engine, flags, (_RANKS, "--pipeline_parallel_size", "--moe_expert_parallel_size"))
+
+
+def layout_of_sizes(engine: ReadEngine, flags: FlagList, names: tuple[str, str, str]) -> Parallelism | None:
+    """Sizes of an engine by its flags of ranks, pipeline and experts."""
     sizes = [engine.value(flags, name) or "1" for name in names]
     if not all(size.isdecimal() and int(size) > 0 for size in sizes):
         return None
@@ -178,7 +185,7 @@ def _connector(engine: ReadEngine, flags: FlagList) -> str:
 
 
 def hand_over_faults(group: GroupEntry, engine: ReadEngine, flags: FlagList) -> Iterator[Finding]:
-    """Both sides of a hand-over have a transceiver that long prompts fit into; prefill runs step by step."""
+    """What an engine needs of its config file, and for hand-overs."""
     yield from _overruled(engine, flags)
     if engine.value(flags, "--host") != "0.0.0.0":
         rule = "--host must be 0.0.0.0; otherwise no other host reaches the engine"
@@ -195,6 +202,13 @@ def hand_over_faults(group: GroupEntry, engine: ReadEngine, flags: FlagList) -> 
         )
     if engine.value(flags, _MOST) in ("", "0"):
         yield _told(engine, flags, _MOST, f"{_MOST} must be above 0: smoke checks read records of requests")
+    yield from transfer_faults(group, engine, flags, _LONGEST)
+
+
+def transfer_faults(
+    group: GroupEntry, engine: ReadEngine, flags: FlagList, longest_flag: str
+) -> Iterator[Finding]:
+    """Both sides of a hand-over have a transceiver that long prompts fit into; prefill runs step by step."""
     if group.role is Phase.COLOCATED:
         return
     where = f"a {group.role} engine"
@@ -204,9 +218,9 @@ def hand_over_faults(group: GroupEntry, engine: ReadEngine, flags: FlagList) -> 
     if group.role is Phase.PREFILL and engine.value(flags, _SERIAL) != "true":
         rule = f"{_SERIAL} of {where} must be true: with the overlap scheduler it takes no such requests"
         yield _told(engine, flags, _SERIAL, rule, f"{_SERIAL}: true")
-    size, longest = engine.value(flags, _BUFFER), engine.value(flags, _LONGEST)
+    size, longest = engine.value(flags, _BUFFER), engine.value(flags, longest_flag)
     if not size.isdecimal() or (longest.isdecimal() and int(size) < int(longest)):
-        rule = f"{_BUFFER} must hold the longest prompt, up to the {longest} tokens of {_LONGEST}"
+        rule = f"{_BUFFER} must hold the longest prompt, up to the {longest} tokens of {longest_flag}"
         yield _told(engine, flags, _BUFFER, rule)
 
 
@@ -229,9 +243,16 @@ def _overruled(engine: ReadEngine, flags: FlagList) -> Iterator[Finding]:
 
 def place_faults(engine: ReadEngine, flags: FlagList) -> Iterator[Finding]:
     """Experts are spread over whole ranks."""
-    ranks, spread = engine.value(flags, _RANKS), engine.value(flags, "--moe_expert_parallel_size") or "1"
+    return spread_faults(engine, flags, _RANKS, "--moe_expert_parallel_size")
+
+
+def spread_faults(
+    engine: ReadEngine, flags: FlagList, ranks_flag: str, spread_flag: str
+) -> Iterator[Finding]:
+    """Experts are spread over whole ranks."""
+    ranks, spread = engine.value(flags, ranks_flag), engine.value(flags, spread_flag) or "1"
     if ranks.isdecimal() and spread.isdecimal() and int(spread) and int(ranks) % int(spread):
-        rule = f"--moe_expert_parallel_size must divide {_RANKS} {ranks}"
+        rule = f"{spread_flag} must divide {ranks_flag} {ranks}"
         yield Finding(file=engine.file, line=engine.line, rule=rule, value=spread)
 
 

@@ -6,15 +6,15 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from planner.deploy.check_engines import engine_findings, gpu_findings, image_findings
-from planner.deploy.check_fronts import load_test_findings, pair_findings
+from planner.deploy.check_engines import engine_findings, gpu_findings
+from planner.deploy.check_fronts import load_test_findings, pair_findings, unlike_values
 from planner.deploy.check_texts import plan_findings, text_findings
 from planner.deploy.command_line import FlagList, load_flags
 from planner.deploy.engine_facts import EngineFacts, load_engine_facts
 from planner.deploy.findings import Finding
 from planner.deploy.importing import plan_of_engines
 from planner.deploy.kubernetes.platform import EngineWords, Orchestrator
-from planner.deploy.kubernetes.reading import ReadPod, engine_of, read_objects
+from planner.deploy.kubernetes.reading import ReadPod, engine_of, one_image, read_objects
 from planner.deploy.kubernetes.resources import resource_findings
 from planner.deploy.manifest import NAME as MANIFEST
 from planner.deploy.platform_facts import load_platform_facts
@@ -22,6 +22,7 @@ from planner.deploy.reading import GroupEntry, Manifest, ReadEngine, read_manife
 from planner.documents.names import did_you_mean
 from planner.errors import SpecError
 from planner.plan import Plan
+from planner.specs import Phase
 
 
 def folder_findings(folder: Path, orchestrator: Orchestrator) -> tuple[Finding, ...]:
@@ -52,11 +53,11 @@ def folder_findings(folder: Path, orchestrator: Orchestrator) -> tuple[Finding, 
                 Finding(file=pod.file.name, line=pod.line, rule=rule, value=pod.group, suggestion=hint)
             )
             continue
-        engine = engine_of(pod, len(words.dialect.program))
+        engine = _engine(pod, words, flags)
         found += _pod_findings(pod, groups[pod.group], engine, words, flags, facts, manifest)
         if engine is not None:
             engines[pod.group] = engine
-    found += _counts(manifest, pods)
+    found += [*_counts(manifest, pods), *_unlike(manifest, engines, words, flags)]
     if plan is not None:
         found += pair_findings(words.dialect, plan, folder, manifest, engines, flags)
     found += load_test_findings(folder, manifest, facts)
@@ -79,11 +80,16 @@ def folder_plan(folder: Path, orchestrator: Orchestrator) -> Plan:
         raise SpecError(str(unread[0]))
     engines = {}
     for pod in (pod for file in objects for pod in orchestrator.pods(file)):
-        engine, count = engine_of(pod, len(words.dialect.program)), pod.count
+        engine, count = _engine(pod, words, flags), pod.count
         if engine is None or count is None or count < 1:
             raise SpecError(f"{pod.file.name}:{pod.line}: engines of {pod.group} cannot be read")
         engines[pod.group] = (engine, count)
     return plan_of_engines(folder, manifest, words.dialect, engines, flags)
+
+
+def _engine(pod: ReadPod, words: EngineWords, flags: FlagList) -> ReadEngine | None:
+    engine = engine_of(pod, len(words.dialect.program))
+    return None if engine is None else words.settled(engine, flags)
 
 
 def _words(orchestrator: Orchestrator, manifest: Manifest) -> tuple[EngineWords, FlagList]:
@@ -118,11 +124,7 @@ def _pod_findings(
     yield from engine_findings(dialect, group, engine, flags, facts)
     yield from gpu_findings(dialect, group, engine, flags)
     yield from dialect.place_faults(engine, flags)
-    yield from image_findings(file, tree.line((*main, "image")), engine.image)
-    if engine.image != manifest.image and engine.image:
-        at = tree.line((*main, "image"))
-        rule, hint = "all engines run one image", manifest.image
-        yield Finding(file=file, line=at, rule=rule, value=engine.image, suggestion=hint)
+    yield from one_image(file, tree, main, manifest)
     yield from _node_findings(pod, group)
 
 
@@ -150,6 +152,27 @@ def _node_findings(pod: ReadPod, group: GroupEntry) -> Iterator[Finding]:
 
 def _selector(labels: Mapping[str, str]) -> str:
     return ", ".join(f"{key}: {value}" for key, value in labels.items())
+
+
+def _unlike(
+    manifest: Manifest, engines: Mapping[str, ReadEngine], words: EngineWords, flags: FlagList
+) -> Iterator[Finding]:
+    """Groups of one role agree in what the platform compares; it leaves out those that differ."""
+    for service in manifest.suffixes:
+        for role in Phase:
+            members = [
+                engines[group.name]
+                for group in manifest.groups
+                if group.service == service and group.role is role and group.name in engines
+            ]
+            for name in words.alike_in_role:
+                yield from unlike_values(
+                    members,
+                    name,
+                    [engine.value(flags, name) for engine in members],
+                    flags,
+                    f"{name} differs from that of other {role} engines; the front end leaves one out then",
+                )
 
 
 def _counts(manifest: Manifest, pods: list[ReadPod]) -> Iterator[Finding]:

@@ -1,232 +1,114 @@
-"""NVIDIA Dynamo: one graph per front, one component per group."""
+"""NVIDIA Dynamo: one graph per front, one component per group.
+
+Workers of a role find requests by the name of their role alone, so that groups of different GPUs and sizes
+share one graph; the front end balances what is under way. Where a plan divides prompts by length, every pool
+has a graph of its own (:mod:`planner.deploy.kubernetes.dynamo_lengths`).
+"""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
-from planner.deploy import sglang, vllm
-from planner.deploy.command_line import FlagList, load_flags
-from planner.deploy.description import Deployment, EngineGroup, Front
-from planner.deploy.dialect import Dialect, Words
+from planner.deploy.check_engines import command_findings
+from planner.deploy.command_line import load_flags
+from planner.deploy.description import Deployment, Front
 from planner.deploy.findings import Finding
-from planner.deploy.kubernetes.platform import EngineWords, Orchestrator
-from planner.deploy.kubernetes.pods import (
-    GROUP,
-    POD_IP,
-    Object,
-    environment,
-    literals,
-    metadata,
-    mounts,
-    pod_spec,
-    resources,
-    template,
+from planner.deploy.kubernetes.dynamo_engines import ENGINES
+from planner.deploy.kubernetes.dynamo_graphs import (
+    FRONTEND,
+    KIND,
+    MAIN,
+    ROUTER_MODE,
+    TYPES,
+    component,
+    frontend,
+    graph,
 )
+from planner.deploy.kubernetes.dynamo_lengths import divided, length_faults, length_notes, length_objects
+from planner.deploy.kubernetes.platform import Orchestrator
+from planner.deploy.kubernetes.pods import GROUP, Object
 from planner.deploy.kubernetes.probes import Counted, smoke_text
-from planner.deploy.kubernetes.reading import ObjectFile, ReadPod, container_path, variables_of
+from planner.deploy.kubernetes.reading import (
+    ObjectFile,
+    ReadPod,
+    container_path,
+    one_image,
+    variables_of,
+    words_of,
+)
 from planner.deploy.manifest import suffixes
 from planner.deploy.platform_facts import PlatformFacts
-from planner.deploy.reading import GroupEntry, Manifest, ReadEngine
-from planner.deploy.words import dns_name, short_name
+from planner.deploy.reading import Manifest
 from planner.documents.names import did_you_mean, one_of
 from planner.documents.tree import KeyPath
-from planner.specs import Parallelism, Phase
+from planner.errors import SpecError
 
-_KIND = {"apiVersion": "nvidia.com/v1beta1", "kind": "DynamoGraphDeployment"}
-_TYPES = {Phase.PREFILL: "prefill", Phase.DECODE: "decode", Phase.COLOCATED: "worker"}
-_NAME_BUDGET = 45
-"""Of a graph's and a component's names together, which Grove makes names of pods of."""
-
-_ROLE_SUFFIX = 4  # "-ldr" and "-wkr" of components over several nodes, whose name counts twice
-_MODE = "--disaggregation-mode"
-_DP, _DP_ATTENTION = "--dp-size", "--enable-dp-attention"
-_SIDE_PORT = "5600"
-_ROUTER_MODE = "DYN_ROUTER_MODE"
-_FLAG = "--router-mode"
-_MAIN, _FRONTEND = "main", "frontend"
 _SYSTEM_PORT = 9090
 _COUNTER = r'dynamo_component_requests_total\{[^}]*dynamo_endpoint="generate"'
-_SEMANTIC = re.compile(r"v?\d+\.\d+\.\d+([-+.].*)?")
+_WITHOUT_ENGINES: Mapping[tuple[str, ...], str] = {
+    ("python3", "-m", f"dynamo.{name}"): tool
+    for name, tool in (
+        ("frontend", "dynamo-frontend"),
+        ("router", "dynamo-router"),
+        ("global_router", "dynamo-global-router"),
+    )
+}
+"""Programs of components that run no engine, and the lists of their flags."""
 
 
 # --------------------------------------------------------------------------------------------
-# Engines
-
-
-def _vllm_arguments(front: Front, group: EngineGroup) -> Words:
-    yield from vllm.engine_arguments(front, group)
-    if group.transfer is not None:
-        yield _MODE, str(group.role)
-
-
-def _no_place(group: EngineGroup, places: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Workers listen at no port of their own: Dynamo hands them requests."""
-    yield from ()
-
-
-def _vllm_hand_over(group: GroupEntry, engine: ReadEngine, flags: FlagList) -> Iterator[Finding]:
-    """Role on both sides, beside what vLLM needs itself."""
-    yield from vllm.hand_over_faults(group, engine, flags)
-    given, line = engine.flags(flags).get(_MODE, ((), engine.line))
-    wanted = "agg" if group.role is Phase.COLOCATED else str(group.role)
-    mode = given[0] if given else "agg"
-    if mode != wanted:
-        rule = f"{_MODE} of a {group.role} engine {one_of((wanted,))}"
-        yield Finding(file=engine.file, line=line, rule=rule, value=mode, suggestion=f"{_MODE} {wanted}")
-
-
-_VLLM = replace(
-    vllm.VLLM,
-    target="dynamo",
-    program=("python3", "-m", "dynamo.vllm"),
-    model_flag="--model",
-    arguments=_vllm_arguments,
-    place_arguments=_no_place,
-    hand_over=_vllm_hand_over,
-)
-
-
-def _sglang_arguments(front: Front, group: EngineGroup) -> Words:
-    """Attention DP in the words of the version within Dynamo's image."""
-    for flag, value in sglang.engine_arguments(front, group):
-        if flag != sglang.ATTENTION_DP:
-            yield flag, value
-        elif group.parallelism.dp > 1:
-            yield _DP, value
-            yield _DP_ATTENTION, None
-
-
-def _sglang_layout(engine: ReadEngine, flags: FlagList) -> Parallelism | None:
-    """Sizes of an engine; None where one cannot be read."""
-    dp = engine.value(flags, _DP) or "1"
-    if dp != "1" and _DP_ATTENTION not in engine.flags(flags):
-        return None  # whole copies of the model, which no plan has
-    return sglang.layout_of_sizes(engine, flags, dp)
-
-
-def _sglang_hand_over(group: GroupEntry, engine: ReadEngine, flags: FlagList) -> Iterator[Finding]:
-    """Role and connector; Dynamo finds and reserves the bootstrap server's place itself."""
-    yield from sglang.mode_faults(group, engine, flags)
-    dp, line = engine.flags(flags).get(_DP, (("1",), engine.line))
-    if dp and dp[0] != "1" and _DP_ATTENTION not in engine.flags(flags):
-        rule = f"{_DP} without {_DP_ATTENTION} makes copies of the model"
-        yield Finding(file=engine.file, line=line, rule=rule, value=dp[0], suggestion=_DP_ATTENTION)
-
-
-_SGLANG = replace(
-    sglang.SGLANG,
-    target="dynamo",
-    program=("python3", "-m", "dynamo.sglang"),
-    arguments=_sglang_arguments,
-    place_arguments=_no_place,
-    layout=_sglang_layout,
-    hand_over=_sglang_hand_over,
-)
-
-
-def _component(deployment: Deployment, front: Front, group: EngineGroup, dialect: Dialect) -> Object:
-    places = {"side_port": _SIDE_PORT, "address": POD_IP}
-    words = [
-        word
-        for pair in (
-            (dialect.model_flag, front.model),
-            *dialect.arguments(front, group),
-            *dialect.place_arguments(group, places),
-        )
-        for word in pair
-        if word is not None
-    ]
-    container: Object = {
-        "name": _MAIN,
-        "image": deployment.image,
-        "command": list(dialect.program),
-        "args": literals(words),
-        "env": environment(deployment, dialect.variables(deployment, group, places)),
-        "resources": resources(deployment.cluster, group),
-        "volumeMounts": mounts(deployment, shared_memory=False),
-    }
-    spec = pod_spec(deployment, group, [container], shared_memory=False)
-    component: Object = {
-        "name": component_name(front, group),
-        "type": _TYPES[group.role],
-        "replicas": group.replicas,
-        "sharedMemorySize": deployment.cluster.shared_memory,
-    }
-    if group.nodes > 1:
-        component["multinode"] = {"nodeCount": group.nodes}
-    component |= _runtime(deployment)
-    component["podTemplate"] = template(deployment, front, group, spec)
-    return component
-
-
-def component_name(front: Front, group: EngineGroup) -> str:
-    """Name of a group's component, within what is left of the budget of names."""
-    left = _NAME_BUDGET - len(short_name(front.name))
-    return dns_name(group.name, (left - _ROLE_SUFFIX) // 2 if group.nodes > 1 else left)
-
-
-def _runtime(deployment: Deployment) -> Object:
-    """The platform's version, where the image's tag does not say it."""
-    tag = deployment.image.rpartition("/")[2].partition(":")[2]
-    if _SEMANTIC.fullmatch(tag) or deployment.platform is None:
-        return {}
-    return {"runtimeVersionOverride": deployment.platform.version}
-
-
-def _frontend(deployment: Deployment, front: Front) -> Object:
-    """Takes requests, and hands them to workers."""
-    container: Object = {
-        "name": _MAIN,
-        "image": deployment.image,
-        "env": environment(deployment, [(_ROUTER_MODE, front.router.policy)]),
-    }
-    return {
-        "name": _FRONTEND,
-        "type": _FRONTEND,
-        "replicas": 1,
-        **_runtime(deployment),
-        "podTemplate": {"spec": {**_pull_secrets(deployment), "containers": [container]}},
-    }
-
-
-def _pull_secrets(deployment: Deployment) -> Object:
-    name = deployment.cluster.pull_secret
-    return {"imagePullSecrets": [{"name": name}]} if name else {}
-
-
-def _graph(deployment: Deployment, front: Front) -> Object:
-    dialect = ENGINES[deployment.engine].dialect
-    return {
-        **_KIND,
-        "metadata": metadata(deployment, short_name(front.name)),
-        "spec": {
-            "backendFramework": deployment.engine,
-            "components": [
-                _frontend(deployment, front),
-                *(_component(deployment, front, group, dialect) for group in front.groups),
-            ],
-        },
-    }
+# Writing
 
 
 def objects(deployment: Deployment) -> dict[str, Object]:
-    """A graph per front."""
-    return {
-        f"graph{suffix}.yaml": _graph(deployment, front)
-        for front, suffix in zip(deployment.fronts, suffixes(deployment), strict=True)
-    }
+    """A graph per front; for fronts that share a model by prompt length, one per pool."""
+    found: dict[str, Object] = {}
+    for front, suffix in zip(deployment.fronts, suffixes(deployment), strict=True):
+        if front.prompts is None:
+            _require_alike(front)
+            members = [component(deployment, front, group, front.door) for group in front.groups]
+            found[f"graph{suffix}.yaml"] = graph(
+                deployment, front.door, [frontend(deployment, front), *members]
+            )
+    for door, fronts in divided(deployment).items():
+        for front in fronts:
+            _require_alike(front)
+        found |= length_objects(deployment, door, fronts)
+    return found
+
+
+def _require_alike(front: Front) -> None:
+    """The front end takes no worker whose longest sequence or blocks differ from others of its role."""
+    for role in dict.fromkeys(group.role for group in front.groups):
+        members = [group for group in front.groups if group.role is role]
+        for what, values in (
+            ("the longest sequence", {group.max_model_len for group in members}),
+            ("KV blocks", {group.block_size for group in members}),
+        ):
+            if len(values) > 1:
+                shown = " and ".join(map(str, sorted(values)))
+                rule = (
+                    f"Dynamo's front end needs the same for {what} of all {role} engines, not {shown} tokens"
+                )
+                hint = "give attention_backend in the site file, or plan with one GPU type per pool"
+                raise SpecError(f"{front.service}: {rule} ({hint})")
+
+
+def _notes(deployment: Deployment) -> Iterator[str]:
+    policies = {front.router.policy for front in deployment.fronts if front.disaggregated}
+    if deployment.engine == "sglang" and policies & {"least-loaded", "power-of-two"}:
+        yield (
+            "With least-loaded and power-of-two, Dynamo waits for SGLang's prefill before it picks a decode "
+            "engine: TTFT has one more step between engines than with round-robin."
+        )
+    yield from length_notes(deployment)
 
 
 def _smoke(deployment: Deployment, front: Front) -> str:
-    counted = Counted(
-        port=_SYSTEM_PORT,
-        counter=_COUNTER,
-        front=f"service/{front.door}-frontend",
-        answers=False,
+    service = f"service/{front.door}-frontend"
+    return smoke_text(
+        deployment, front, Counted(port=_SYSTEM_PORT, counter=_COUNTER, front=service, answers=False)
     )
-    return smoke_text(deployment, front, counted)
 
 
 # --------------------------------------------------------------------------------------------
@@ -235,78 +117,94 @@ def _smoke(deployment: Deployment, front: Front) -> str:
 
 def pods(file: ObjectFile) -> Iterator[ReadPod]:
     """Components that run engines."""
-    if file.kind != _KIND["kind"]:
+    if file.kind != KIND["kind"]:
         return
-    for i in range(len(file.tree.entries("spec", "components"))):
-        path = ("spec", "components", i)
-        if file.tree.get(*path, "type") not in _TYPES.values():
-            continue
-        nodes = file.tree.get(*path, "multinode", "nodeCount")
-        yield ReadPod(
-            file=file,
-            template=(*path, "podTemplate"),
-            replicas=(*path, "replicas"),
-            nodes=nodes if isinstance(nodes, int) else 1,
-            container=_MAIN,
-        )
+    for path in _components(file):
+        if file.tree.get(*path, "type") in TYPES.values():
+            nodes = file.tree.get(*path, "multinode", "nodeCount")
+            yield ReadPod(
+                file=file,
+                template=(*path, "podTemplate"),
+                replicas=(*path, "replicas"),
+                nodes=nodes if isinstance(nodes, int) else 1,
+                container=MAIN,
+            )
+
+
+def _components(file: ObjectFile) -> list[KeyPath]:
+    return [("spec", "components", i) for i in range(len(file.tree.entries("spec", "components")))]
 
 
 def _faults(manifest: Manifest, files: tuple[ObjectFile, ...], platform: PlatformFacts) -> Iterator[Finding]:
-    """Every graph has a front end with a policy; types of components are the roles of their groups."""
-    types = {group.name: _TYPES[group.role] for group in manifest.groups}
-    known = next(f for f in load_flags("dynamo-frontend", platform.version).flags.values() if f.name == _FLAG)
+    """Somebody takes requests in every graph; types of components are the roles of their groups."""
     for file in files:
-        if file.kind != _KIND["kind"]:
+        if file.kind == KIND["kind"]:
+            yield from _graph_findings(manifest, file, platform)
+    yield from length_faults(files)
+
+
+def _graph_findings(manifest: Manifest, file: ObjectFile, platform: PlatformFacts) -> Iterator[Finding]:
+    tree = file.tree
+    framework = tree.get("spec", "backendFramework")
+    if framework != manifest.engine:
+        line = tree.line(("spec", "backendFramework"))
+        rule = f"backendFramework {one_of((manifest.engine,))}"
+        yield Finding(file=file.name, line=line, rule=rule, value=str(framework or "nothing"))
+    types = {group.name: TYPES[group.role] for group in manifest.groups}
+    doors = 0
+    for path in _components(file):
+        kind = str(tree.get(*path, "type") or "")
+        group = str(tree.get(*path, "podTemplate", "metadata", "labels", GROUP) or "")
+        if group in types and kind != types[group]:
+            rule = f"type of {group} {one_of((types[group],))}"
+            yield Finding(file=file.name, line=tree.line((*path, "type")), rule=rule, value=kind)
+        if kind in TYPES.values():
             continue
-        tree = file.tree
-        given = [tree.get("spec", "components", i, "type") for i in range(_count(file))]
-        if _FRONTEND not in given:
-            rule = "has no component of type frontend: nobody takes requests"
-            yield Finding(file=file.name, line=tree.line(("spec", "components")), rule=rule)
-        if tree.get("spec", "backendFramework") != manifest.engine:
-            yield Finding(
-                file=file.name,
-                line=tree.line(("spec", "backendFramework")),
-                rule=f"backendFramework {one_of((manifest.engine,))}",
-                value=str(tree.get("spec", "backendFramework")),
-            )
-        for i, kind in enumerate(given):
-            path = ("spec", "components", i)
-            group = str(tree.get(*path, "podTemplate", "metadata", "labels", GROUP) or "")
-            if group in types and kind != types[group]:
-                rule = f"type of {group} {one_of((types[group],))}"
-                yield Finding(file=file.name, line=tree.line((*path, "type")), rule=rule, value=str(kind))
-            if kind == _FRONTEND:
-                yield from _mode_findings(file, path, known.choices)
+        tool, found = _other_findings(manifest, file, path, platform)
+        yield from found
+        doors += kind == FRONTEND or tool == "dynamo-router"
+        if kind == FRONTEND:
+            yield from _mode_findings(file, path, platform)
+    if not doors:
+        rule = "has no component of type frontend: nobody takes requests"
+        yield Finding(file=file.name, line=tree.line(("spec", "components")), rule=rule)
 
 
-def _count(file: ObjectFile) -> int:
-    return len(file.tree.entries("spec", "components"))
-
-
-def _mode_findings(file: ObjectFile, path: KeyPath, modes: tuple[str, ...]) -> Iterator[Finding]:
-    """How the front end picks workers is said, and is a mode that it has."""
-    main = container_path(file.tree, (*path, "podTemplate"), _MAIN)
+def _other_findings(
+    manifest: Manifest, file: ObjectFile, path: KeyPath, platform: PlatformFacts
+) -> tuple[str, list[Finding]]:
+    """What a component without an engine runs, and what is wrong with its image and flags."""
+    main = container_path(file.tree, (*path, "podTemplate"), MAIN)
     if main is None:
-        yield Finding(file=file.name, line=file.tree.line(path), rule=f"has no container {_MAIN}")
+        return "", []
+    found = list(one_image(file.name, file.tree, main, manifest))
+    command = words_of(file.tree, main)
+    tool = _WITHOUT_ENGINES.get(command.words[:3], "")
+    if tool:
+        flags = load_flags(tool, platform.version)
+        found += command_findings(file.name, command.after(3), flags, positionals=0)
+    return tool, found
+
+
+def _mode_findings(file: ObjectFile, path: KeyPath, platform: PlatformFacts) -> Iterator[Finding]:
+    """How the front end picks workers is said, and is a mode that it has."""
+    modes = load_flags("dynamo-frontend", platform.version).flags["--router-mode"].choices
+    main = container_path(file.tree, (*path, "podTemplate"), MAIN)
+    if main is None:
+        yield Finding(file=file.name, line=file.tree.line(path), rule=f"has no container {MAIN}")
         return
-    mode, line = variables_of(file.tree, main).get(_ROUTER_MODE, ("", file.tree.line(main)))
+    mode, line = variables_of(file.tree, main).get(ROUTER_MODE, ("", file.tree.line(main)))
     if mode not in modes:
-        rule = f"{_ROUTER_MODE} {one_of(modes)}"
-        hint = did_you_mean(mode, modes)
+        rule, hint = f"{ROUTER_MODE} {one_of(modes)}", did_you_mean(mode, modes)
         yield Finding(file=file.name, line=line, rule=rule, value=mode or "nothing", suggestion=hint)
 
-
-ENGINES = {
-    "vllm": EngineWords(dialect=_VLLM, flags="dynamo-vllm", of_platform=True),
-    "sglang": EngineWords(dialect=_SGLANG, flags="dynamo-sglang", of_platform=True),
-}
 
 DYNAMO = Orchestrator(
     target="dynamo",
     engines=ENGINES,
     objects=objects,
     other_files=lambda deployment, front, suffix: {},
+    notes=_notes,
     pods=pods,
     smoke=_smoke,
     faults=_faults,

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from planner.deploy.command_line import FlagList
 from planner.deploy.description import Deployment, Front
 from planner.deploy.dialect import Dialect
 from planner.deploy.findings import Finding
 from planner.deploy.kubernetes.pods import Object
 from planner.deploy.kubernetes.reading import ObjectFile, ReadPod
 from planner.deploy.platform_facts import PlatformFacts
-from planner.deploy.reading import Manifest
+from planner.deploy.reading import Manifest, ReadEngine
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,11 +27,18 @@ class EngineWords:
         List of the flags that it takes.
     of_platform : bool
         Whether that list is of the platform's version; otherwise of the engine's.
+    alike_in_role : tuple of str
+        Flags whose values have to agree among engines of one role, beside those of engines that exchange KV
+        caches.
+    settled : callable
+        An engine as read, with settings that stand in its flags.
     """
 
     dialect: Dialect
     flags: str
     of_platform: bool
+    alike_in_role: tuple[str, ...] = ()
+    settled: Callable[[ReadEngine, FlagList], ReadEngine] = lambda engine, flags: engine
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,6 +53,8 @@ class Orchestrator:
         Objects by file.
     other_files : callable
         Texts by file that are no objects of the cluster, of a front and its suffix.
+    notes : callable
+        What else an operator has to know.
     pods : callable
         Pods of engines in a file.
     smoke : callable
@@ -57,6 +67,7 @@ class Orchestrator:
     engines: Mapping[str, EngineWords]
     objects: Callable[[Deployment], dict[str, Object]]
     other_files: Callable[[Deployment, Front, str], dict[str, str]]
+    notes: Callable[[Deployment], Iterator[str]]
     pods: Callable[[ObjectFile], Iterator[ReadPod]]
     smoke: Callable[[Deployment, Front], str]
     faults: Callable[[Manifest, tuple[ObjectFile, ...], PlatformFacts], Iterator[Finding]]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from planner.deploy.check_engines import image_findings
 from planner.deploy.findings import Finding, of_error, of_problem
 from planner.deploy.kubernetes.pods import GPU_RESOURCES, GROUP, POD_IP
 from planner.deploy.reading import Manifest, ReadEngine
@@ -162,7 +163,10 @@ def engine_of(pod: ReadPod, program: int) -> ReadEngine | None:
     )
 
 
-def group_pods(pods: Iterable[ReadPod]) -> Iterator[tuple[str, ReadPod]]:
-    """Pods by the group that they say they are of."""
-    for pod in pods:
-        yield pod.group, pod
+def one_image(file: str, tree: Tree, container: KeyPath, manifest: Manifest) -> Iterator[Finding]:
+    """A container runs the image that all do, of a version."""
+    image, line = str(tree.get(*container, "image") or ""), tree.line((*container, "image"))
+    yield from image_findings(file, line, image)
+    if image and image != manifest.image:
+        rule = "all engines run one image"
+        yield Finding(file=file, line=line, rule=rule, value=image, suggestion=manifest.image)
