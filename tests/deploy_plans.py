@@ -84,6 +84,18 @@ OTHERS: dict[str, dict[str, Any]] = {
         "fleet": [_gpu("h100-sxm", 3.0)],
         "options": _LLAMA["options"],
     },
+    "periods": _LLAMA
+    | {
+        "workload": {
+            "input_tokens": 2000,
+            "output_tokens": 200,
+            "request_rate": [
+                {"name": "night", "hours": 12, "request_rate": 4},
+                {"name": "day", "hours": 12, "request_rate": 20},
+            ],
+        },
+        "fleet": [_gpu("h100-sxm", 3.0)],
+    },
     "zone": _LLAMA | {"fleet": [_gpu("h100-sxm", 3.0, zone="eu-1")]},
 }
 """What else has rules of its own."""

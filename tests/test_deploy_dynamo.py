@@ -484,3 +484,37 @@ def test_other_checkers_agree(emitted, kind: str, engine: str):
 
 def test_kinds_of_an_engine_are_known():
     assert set(OF_AN_ENGINE) <= set(ENGINES)
+
+
+# --------------------------------------------------------------------------------------------
+# Periods
+
+
+def test_periods_have_their_replicas(planner: Runner, emitted, tmp_path: Path):
+    folder = emitted("periods")
+    plan = plan_of("periods")
+    assert len({tuple(period.replicas.items()) for period in plan.periods}) > 1
+    script = (folder / "scale.sh").read_text(encoding="utf-8")
+    graph = yaml.safe_load((folder / GRAPH).read_text(encoding="utf-8"))
+    kubectl = tmp_path / "bin" / "kubectl"
+    kubectl.parent.mkdir()
+    kubectl.write_text('#!/bin/sh\nprintf "%s\\n" "$*"\n', encoding="utf-8")
+    kubectl.chmod(0o755)
+    for period in plan.periods:
+        done = subprocess.run(
+            ["sh", "-c", script, "scale.sh", period.name],
+            capture_output=True, text=True, check=True, env={"PATH": f"{kubectl.parent}:/usr/bin:/bin"},
+        )  # fmt: skip
+        patches = [json.loads(line.partition("--patch ")[2])[0] for line in done.stdout.splitlines()]
+        found = {
+            graph["spec"]["components"][int(patch["path"].split("/")[3])]["podTemplate"]["metadata"][
+                "annotations"
+            ]["planner.planned-group"]: patch["value"]
+            for patch in patches
+        }
+        assert found == {group.name: period.replicas.get(group.name, 0) for group in plan.groups}
+        shown = " | ".join(str(count) for count in found.values())
+        assert f"| {period.name} | {period.hours:g} | {shown} |" in (folder / "README.md").read_text("utf-8")
+    wrong = subprocess.run(["sh", "-c", script, "x", "noon"], capture_output=True, text=True, check=False)
+    assert (wrong.returncode, wrong.stderr) == (2, "usage: scale.sh PERIOD (night, day)\n")
+    assert planner("check", folder).code == 0

@@ -24,6 +24,7 @@ from planner.deploy.description import (
     NodeLabel,
     Platform,
     RouterSettings,
+    Stage,
     Transfer,
     TransferSide,
 )
@@ -194,6 +195,7 @@ def deployment_of(
         fronts=tuple(fronts),
         cluster=cluster,
         platform=None if platform is None else _platform(platform, facts),
+        stages=_stages(plan, names),
         notes=tuple(dict.fromkeys(notes)),
     )
 
@@ -254,6 +256,18 @@ def _image(facts: EngineFacts, platform: PlatformFacts | None, vendors: set[str]
 def _platform(platform: PlatformFacts, facts: EngineFacts) -> Platform:
     inside = platform.engines[facts.engine] or facts.version
     return Platform(name=platform.name, version=platform.version, engine_version=inside)
+
+
+def _stages(plan: Plan, names: Mapping[str, str]) -> tuple[Stage, ...]:
+    """What runs in every period, by names in the deployment."""
+    return tuple(
+        Stage(
+            name=period.name,
+            hours=period.hours,
+            replicas={names[group.name]: period.replicas.get(group.name, 0) for group in plan.groups},
+        )
+        for period in plan.periods
+    )
 
 
 def _platform_notes(facts: EngineFacts, platform: PlatformFacts | None) -> Iterator[str]:
@@ -451,10 +465,7 @@ def _plan_notes(plan: Plan, standings: Sequence[Standing], hosts: Sequence[Host]
     """What of a plan the files of one moment do not show."""
     if plan.periods:
         names = ", ".join(period.name for period in plan.periods)
-        yield (
-            f"The plan follows its traffic over {names}; these files are of its busiest period; plan.yaml "
-            "has the replicas of every period."
-        )
+        yield f"The plan follows its traffic over {names}; these files start what its busiest period needs."
     if any(group.same_node for group in plan.groups):
         yield "KV caches take the link within the node: all engines have to stay on one host."
     if any(group.parallelism.num_gpus > group.item.node_size for s in standings for group in s.fleet.groups):

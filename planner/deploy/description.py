@@ -6,7 +6,7 @@ defaults.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -204,6 +204,15 @@ class Cluster:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Stage:
+    """A period of the plan's traffic; `replicas` are those of every group, by its name in the deployment."""
+
+    name: str
+    hours: float
+    replicas: Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Platform:
     """What starts engines instead of an operator's scripts; `engine_version` is that of its images."""
 
@@ -297,6 +306,8 @@ class Deployment:
         Only targets on Kubernetes read it.
     platform : Platform or None
         None: scripts and compose files.
+    stages : tuple of Stage
+        Periods in their order; empty where the rate is constant.
     notes : tuple of str
         What an operator has to know.
     """
@@ -315,6 +326,7 @@ class Deployment:
     fronts: tuple[Front, ...]
     cluster: Cluster
     platform: Platform | None = None
+    stages: tuple[Stage, ...] = ()
     notes: tuple[str, ...] = ()
 
     def host(self, name: str) -> Host:

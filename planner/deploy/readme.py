@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from planner.deploy.command_text import comment
 from planner.deploy.description import Deployment, EngineGroup, Front, checked_for
 from planner.deploy.manifest import suffixes
 
@@ -37,6 +38,8 @@ def _lines(deployment: Deployment, start: Sequence[str]) -> Iterator[str]:
             yield f"2. On the router's host: `sh router{suffix}.sh`."
         yield f"3. `sh smoke-check{suffix}.sh`: fails where requests are answered but prefill does nothing."
         yield f"4. `sh load-test{suffix}.sh`, then `planner judge result{suffix}.json plan.yaml`."
+    if d.stages:
+        yield from _schedule(d)
     if d.notes:
         yield ""
         yield "## To know"
@@ -63,6 +66,22 @@ def _hosts(d: Deployment) -> Iterator[str]:
     for host in d.hosts:
         engines = [engine.part_name(rank) for _, engine, rank in d.parts_on(host)]
         yield f"| {host.name} | {host.address} | {host.gpus} x {host.gpu} | {', '.join(engines)} |"
+
+
+def _schedule(d: Deployment) -> Iterator[str]:
+    yield ""
+    yield "## Schedule"
+    yield ""
+    if d.platform is None:
+        yield "Engines of each group that run, by their numbers from 1; stop the highest numbers first:"
+    else:
+        yield "Replicas of each group; `sh scale.sh PERIOD` sets them:"
+    yield ""
+    yield "| period | hours | " + " | ".join(d.stages[0].replicas) + " |"
+    yield "| --- | --- |" + " --- |" * len(d.stages[0].replicas)
+    for stage in d.stages:
+        counts = " | ".join(map(str, stage.replicas.values()))
+        yield f"| {comment(stage.name)[2:]} | {stage.hours:g} | {counts} |"
 
 
 def _front(deployment: Deployment, front: Front) -> Iterator[str]:

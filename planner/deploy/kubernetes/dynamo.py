@@ -7,11 +7,12 @@ has a graph of its own (:mod:`planner.deploy.kubernetes.dynamo_lengths`).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 
 from planner.deploy.check_engines import command_findings
 from planner.deploy.command_line import load_flags
-from planner.deploy.description import Deployment, Front
+from planner.deploy.description import Deployment, EngineGroup, Front
 from planner.deploy.findings import Finding
 from planner.deploy.kubernetes.dynamo_engines import ENGINES
 from planner.deploy.kubernetes.dynamo_graphs import (
@@ -24,7 +25,13 @@ from planner.deploy.kubernetes.dynamo_graphs import (
     frontend,
     graph,
 )
-from planner.deploy.kubernetes.dynamo_lengths import divided, length_faults, length_notes, length_objects
+from planner.deploy.kubernetes.dynamo_lengths import (
+    divided,
+    length_faults,
+    length_notes,
+    length_objects,
+    pool_name,
+)
 from planner.deploy.kubernetes.platform import Orchestrator
 from planner.deploy.kubernetes.pods import GROUP, Object
 from planner.deploy.kubernetes.probes import Counted, smoke_text
@@ -109,6 +116,21 @@ def _smoke(deployment: Deployment, front: Front) -> str:
     return smoke_text(
         deployment, front, Counted(port=_SYSTEM_PORT, counter=_COUNTER, front=service, answers=False)
     )
+
+
+def _scaled(deployment: Deployment, front: Front, group: EngineGroup, count: int) -> tuple[str, ...]:
+    """A patch of one component of the graph that the group is in."""
+    if front.prompts is None:
+        name, members = front.door, front.groups
+    else:
+        name = pool_name(deployment, front, group.role)
+        members = tuple(one for one in front.groups if one.role is group.role)
+    path = f"/spec/components/{1 + members.index(group)}/replicas"  # the first takes requests
+    patch = json.dumps([{"op": "replace", "path": path, "value": count}], separators=(",", ":"))
+    return (
+        "patch", "dynamographdeployment", name, "--namespace", deployment.cluster.namespace,
+        "--type", "json", "--patch", patch,
+    )  # fmt: skip
 
 
 # --------------------------------------------------------------------------------------------
@@ -208,6 +230,7 @@ DYNAMO = Orchestrator(
     pods=pods,
     smoke=_smoke,
     faults=_faults,
+    scaled=_scaled,
     how_to_start=(
         "1. With Dynamo's operator in the cluster: `kubectl apply -k .`",
         "2. Wait until `kubectl get dynamographdeployment` says that all are ready.",

@@ -95,6 +95,11 @@ def _pool(door: str, phase: Phase, k: int) -> str:
     return f"{_LETTERS[phase]}{k + 1}-{door}"
 
 
+def pool_name(deployment: Deployment, front: Front, phase: Phase) -> str:
+    """Name of the graph of a front's pool."""
+    return _pool(front.door, phase, divided(deployment)[front.door].index(front))
+
+
 def _namespace(deployment: Deployment, name: str) -> str:
     return f"{deployment.cluster.namespace}-{name}"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from planner.deploy.command_line import FlagList
-from planner.deploy.description import Deployment, Front
+from planner.deploy.description import Deployment, EngineGroup, Front
 from planner.deploy.dialect import Dialect
 from planner.deploy.findings import Finding
 from planner.deploy.kubernetes.pods import Object
@@ -61,6 +61,8 @@ class Orchestrator:
         Text of the script that proves that prefill happens remotely.
     faults : callable
         What is wrong with objects beside their pods.
+    scaled : callable
+        Words of the ``kubectl`` command that gives a group so many replicas.
     """
 
     target: str
@@ -71,4 +73,5 @@ class Orchestrator:
     pods: Callable[[ObjectFile], Iterator[ReadPod]]
     smoke: Callable[[Deployment, Front], str]
     faults: Callable[[Manifest, tuple[ObjectFile, ...], PlatformFacts], Iterator[Finding]]
+    scaled: Callable[[Deployment, Front, EngineGroup, int], tuple[str, ...]]
     how_to_start: tuple[str, ...]
