@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import os
 import re
 import shlex
 import shutil
+import subprocess
 import sys
+import tarfile
+import tempfile
+import zipfile
+from functools import cache
 from pathlib import Path
+from typing import Any
 
+import yaml
 from conftest import Runner
 from deploy_plans import plan_of
 
@@ -52,6 +60,35 @@ def docker_compose() -> Path | None:
     folders = list(spec.submodule_search_locations or []) if spec is not None else []
     found = [Path(folder) / "docker-compose" for folder in folders]
     return next((path for path in found if path.is_file()), None)
+
+
+@cache
+def kubectl() -> str | None:
+    """The program, on the path or unpacked from a package that brings it for other uses."""
+    if (found := shutil.which("kubectl")) is not None:
+        return found
+    spec = importlib.util.find_spec("aws_cdk")
+    folders = list(spec.submodule_search_locations or []) if spec is not None else []
+    packed = [path for folder in folders for path in Path(folder).glob("lambda_layer_kubectl_*/_jsii/*.tgz")]
+    if not packed:
+        return None
+    with tarfile.open(packed[0]) as outer:
+        layer = next(name for name in outer.getnames() if name.endswith("layer.zip"))
+        content = outer.extractfile(layer)
+        assert content is not None
+        with zipfile.ZipFile(io.BytesIO(content.read())) as inner:
+            program = Path(inner.extract("kubectl/kubectl", tempfile.mkdtemp()))
+    program.chmod(0o755)
+    return str(program)
+
+
+def kustomized(folder: Path) -> list[dict[str, Any]]:
+    """What ``kubectl apply -k`` would send."""
+    done = subprocess.run(
+        [str(kubectl()), "kustomize", str(folder)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return list(yaml.safe_load_all(done.stdout))
 
 
 def emit_folder(

