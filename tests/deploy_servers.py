@@ -133,7 +133,7 @@ def run_cluster_check(
     script: Path,
     *,
     metric: str,
-    metrics_port: str,
+    metrics_port: str | tuple[str, ...],
     remote: bool,
     offers: bool = True,
     roles: tuple[str, ...] = ("prefill", "decode"),
@@ -161,7 +161,7 @@ def run_cluster_check(
         front.behind = [server for role, server in first.items() if remote or role != "prefill"]
         cluster = {
             "pods": {role: {pod: pods[pod].server_port for pod in listed} for role, listed in names.items()},
-            "metrics": [metrics_port],
+            "metrics": [metrics_port] if isinstance(metrics_port, str) else metrics_port,
             "front": front.server_port,
         }
         folder = script.parent / ".fake"

@@ -14,6 +14,7 @@ from planner.deploy.importing import folder_plan
 from planner.deploy.kubernetes.checking import folder_findings as object_findings
 from planner.deploy.kubernetes.checking import folder_plan as plan_of_objects
 from planner.deploy.kubernetes.dynamo import DYNAMO
+from planner.deploy.kubernetes.llmd import LLM_D
 from planner.deploy.kubernetes.platform import Orchestrator
 from planner.deploy.kubernetes.rendering import folder_files as object_files
 from planner.deploy.manifest import NAME as MANIFEST
@@ -92,6 +93,7 @@ TARGETS: Mapping[str, Target] = {
     "sglang": _by_hand(SGLANG, "sglang"),
     "trtllm": _by_hand(TRTLLM, "trtllm"),
     "dynamo": _on_cluster(DYNAMO),
+    "llm-d": _on_cluster(LLM_D),
 }
 
 

@@ -62,6 +62,7 @@ def folder_findings(folder: Path, orchestrator: Orchestrator) -> tuple[Finding, 
         found += pair_findings(words.dialect, plan, folder, manifest, engines, flags)
     found += load_test_findings(folder, manifest, facts)
     found += orchestrator.faults(manifest, objects, platform)
+    found += orchestrator.other_faults(folder, manifest, pods)
     return tuple(sorted(set(found)))
 
 

@@ -49,8 +49,9 @@ from planner.deploy.reading import Manifest
 from planner.documents.names import did_you_mean, one_of
 from planner.documents.tree import KeyPath
 from planner.errors import SpecError
+from planner.specs import Phase
 
-_SYSTEM_PORT = 9090
+_SYSTEM_PORT = "9090"
 _COUNTER = r'dynamo_component_requests_total\{[^}]*dynamo_endpoint="generate"'
 _WITHOUT_ENGINES: Mapping[tuple[str, ...], str] = {
     ("python3", "-m", f"dynamo.{name}"): tool
@@ -111,10 +112,17 @@ def _notes(deployment: Deployment) -> Iterator[str]:
     yield from length_notes(deployment)
 
 
+def _how_to_start(deployment: Deployment) -> Iterator[str]:
+    yield "1. With Dynamo's operator in the cluster: `kubectl apply -k .`"
+    yield "2. Wait until `kubectl get dynamographdeployment` says that all are ready."
+
+
 def _smoke(deployment: Deployment, front: Front) -> str:
     service = f"service/{front.door}-frontend"
     return smoke_text(
-        deployment, front, Counted(port=_SYSTEM_PORT, counter=_COUNTER, front=service, answers=False)
+        deployment,
+        front,
+        Counted(ports=dict.fromkeys(Phase, _SYSTEM_PORT), counter=_COUNTER, front=service, answers=False),
     )
 
 
@@ -231,8 +239,5 @@ DYNAMO = Orchestrator(
     smoke=_smoke,
     faults=_faults,
     scaled=_scaled,
-    how_to_start=(
-        "1. With Dynamo's operator in the cluster: `kubectl apply -k .`",
-        "2. Wait until `kubectl get dynamographdeployment` says that all are ready.",
-    ),
+    how_to_start=_how_to_start,
 )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from planner.deploy.command_line import FlagList
 from planner.deploy.description import Deployment, EngineGroup, Front
@@ -61,6 +62,8 @@ class Orchestrator:
         Text of the script that proves that prefill happens remotely.
     faults : callable
         What is wrong with objects beside their pods.
+    other_faults : callable
+        What is wrong with the other files.
     scaled : callable
         Words of the ``kubectl`` command that gives a group so many replicas.
     """
@@ -74,4 +77,7 @@ class Orchestrator:
     smoke: Callable[[Deployment, Front], str]
     faults: Callable[[Manifest, tuple[ObjectFile, ...], PlatformFacts], Iterator[Finding]]
     scaled: Callable[[Deployment, Front, EngineGroup, int], tuple[str, ...]]
-    how_to_start: tuple[str, ...]
+    how_to_start: Callable[[Deployment], Iterator[str]]
+    other_faults: Callable[[Path, Manifest, Sequence[ReadPod]], Iterator[Finding]] = (
+        lambda folder, manifest, pods: iter(())
+    )

@@ -18,6 +18,9 @@ GPU_RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
 POD_IP = "$(POD_IP)"
 """Where an engine says its own address: the pod's, which nobody knows before it runs."""
 
+LEADER, WORKER = "$(LWS_LEADER_ADDRESS)", "$(LWS_WORKER_INDEX)"
+"""What pods of an engine over several nodes learn when they start: where the first is, and their number."""
+
 _TOKEN = "HF_TOKEN"
 
 
@@ -82,8 +85,10 @@ def _variable(name: str, value: str) -> Object:
 
 
 def literal(text: str) -> str:
-    """A text that Kubernetes fills no variable into."""
-    return text.replace("$(", "$$(")
+    """A text that Kubernetes fills no variable into but those that are meant."""
+    if text == WORKER:
+        return text
+    return LEADER.join(part.replace("$(", "$$(") for part in text.split(LEADER))
 
 
 def literals(words: Iterable[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from planner.deploy.command_text import comment, quoted
@@ -19,8 +20,8 @@ class Counted:
 
     Attributes
     ----------
-    port : int
-        Of every pod.
+    ports : mapping of str
+        Of pods, by their role.
     counter : str
         Start of the lines that are added up.
     front : str
@@ -29,7 +30,7 @@ class Counted:
         Whether engines answer requests themselves, so that they can be asked for a KV cache.
     """
 
-    port: int
+    ports: Mapping[Phase, str]
     counter: str
     front: str
     answers: bool
@@ -54,7 +55,8 @@ pods() {
 finished() {
   sum=0
   for pod in $(pods "$1"); do
-    count=$(kubectl get --raw "/api/v1/namespaces/$namespace/pods/$pod:$metrics/proxy/metrics" 2> /dev/null |
+    raw="/api/v1/namespaces/$namespace/pods/$pod:$(metrics "$1")/proxy/metrics"
+    count=$(kubectl get --raw "$raw" 2> /dev/null |
       awk '/^COUNTER/ { total += $NF } END { printf "%d", total }')
     sum=$((sum + count))
   done
@@ -110,7 +112,7 @@ _OFFERS = r"""
 # A prefill engine hands over its KV cache: kv_transfer_params of its answer is not null. Nobody fetches it;
 # the engine drops it after some minutes.
 for pod in $(pods prefill); do
-  forward "pod/$pod" "$metrics" || continue
+  forward "pod/$pod" "$(metrics prefill)" || continue
   answer=$(ask "$url" "$offer") || {
     fail "$pod answers no request"
     continue
@@ -144,7 +146,6 @@ def smoke_text(deployment: Deployment, front: Front, counted: Counted) -> str:
         "service": counted.front,
         "port": str(front.router.port),
         "path": front.router.path,
-        "metrics": str(counted.port),
         "roles": " ".join(roles),
         "request": json.dumps(request_of(front)),
     }
@@ -152,7 +153,17 @@ def smoke_text(deployment: Deployment, front: Front, counted: Counted) -> str:
     if offers:
         offer = request_of(front) | {"max_tokens": 1, "kv_transfer_params": ASKS_FOR_A_CACHE}
         variables["offer"] = json.dumps(offer)
+    ports = [f"    {role}) printf '%s' {quoted(counted.ports[Phase(role)])} ;;" for role in roles]
+    where = [
+        "# Where pods of the role $1 count requests.",
+        "metrics() {",
+        '  case "$1" in',
+        *ports,
+        "  esac",
+        "}",
+    ]
     parts = [
+        "\n".join(where),
         _FUNCTIONS.replace("COUNTER", counted.counter).replace("ROLE", ROLE),
         _EVERY_ROLE,
         *([_OFFERS] if offers else []),

@@ -17,7 +17,7 @@ from planner.documents.tree import KeyPath, Tree
 from planner.documents.yaml_text import parse_tree
 from planner.errors import SpecError
 
-NO_OBJECTS = ("plan.yaml", "kustomization.yaml")
+NO_OBJECTS = ("plan.yaml",)
 
 
 @dataclass(frozen=True, slots=True)

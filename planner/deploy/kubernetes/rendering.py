@@ -24,7 +24,7 @@ def folder_files(orchestrator: Orchestrator, deployment: Deployment, plan_text: 
         files[f"load-test{suffix}.sh"] = load_test_text(deployment, front, f"result{suffix}.json")
     if deployment.stages:
         files["scale.sh"] = scale_text(orchestrator, deployment)
-    files["README.md"] = readme_text(deployment, orchestrator.how_to_start)
+    files["README.md"] = readme_text(deployment, tuple(orchestrator.how_to_start(deployment)))
     files["manifest.yaml"] = manifest_text(deployment, orchestrator.target, sorted(files))
     return files
 
