@@ -43,7 +43,6 @@ kubernetes:
   token_secret: hf-token
   model_claim: weights
   rdma_resource: rdma/ib
-  gateway: front
 router_host: front.example
 environment: {UCX_NET_DEVICES: 'mlx5_0:1', UCX_MEMTYPE_CACHE: n}
 """

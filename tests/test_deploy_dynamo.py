@@ -185,7 +185,6 @@ def test_of_other_plans_only_settings_are_missing(planner: Runner, emitted, kind
         ("rdma_resource: ib", "kubernetes.rdma_resource: must be a resource such as rdma/ib"),
         ("shared_memory: much", "kubernetes.shared_memory: must be a size such as 32Gi"),
         ("tolerations: [{key: 'a b'}]", "is no key of a taint"),
-        ("gateway: a/b/c", "kubernetes.gateway: must be name, namespace/name or none"),
     ],
 )
 def test_names_that_kubernetes_does_not_take_are_refused(planner: Runner, emitted, setting: str, said: str):

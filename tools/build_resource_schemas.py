@@ -106,7 +106,11 @@ CORE: dict[str, tuple[str, Schema]] = {
     "ConfigMap": ("v1", fields(data=TEXTS, binaryData=TEXTS, immutable={"type": "boolean"})),
     "ServiceAccount": (
         "v1",
-        fields(imagePullSecrets=many(fields(name=TEXT)), automountServiceAccountToken={"type": "boolean"}),
+        fields(
+            secrets=many(fields(name=TEXT)),
+            imagePullSecrets=many(fields(name=TEXT)),
+            automountServiceAccountToken={"type": "boolean"},
+        ),
     ),
     "Service": (
         "v1",

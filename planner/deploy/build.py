@@ -541,7 +541,7 @@ def _alone(
 
 def _front(platform: PlatformFacts, site: SiteDocument, cluster: Cluster, door: str) -> RouterSettings:
     """Where the platform takes requests, or where the site says that they can be sent."""
-    names = {"name": door, "namespace": cluster.namespace, "gateway": cluster.gateway}
+    names = {"name": door, "namespace": cluster.namespace}
     if site.router_host is None:
         address = platform.front.format(**names)
     else:

@@ -54,7 +54,6 @@ _SETTINGS = {
     "token-secret": "kubernetes.token_secret",
     "model-claim": "kubernetes.model_claim",
     "rdma-resource": "kubernetes.rdma_resource",
-    "gateway": "kubernetes.gateway",
     "router-host": "router_host",
     "host-": "hosts",
     "model-cache": "model_cache",

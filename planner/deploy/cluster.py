@@ -37,7 +37,6 @@ def cluster_of(site: KubernetesDocument) -> Cluster:
         model_claim=_object("model_claim", site.model_claim),
         rdma_resource=_resource(site.rdma_resource),
         rdma_count=site.rdma_count or 0,
-        gateway=_gateway(site.gateway),
         shared_memory=_size(site.shared_memory),
         tolerations=tuple(_toleration(one) for one in site.tolerations),
     )
@@ -69,16 +68,6 @@ def _resource(text: str | None) -> str:
     if not _placeholder(name) and not ("/" in name and _QUALIFIED.fullmatch(name)):
         rule = "must be a resource such as rdma/ib, or none"
         raise SpecError(f"kubernetes.rdma_resource: {rule}, got {name!r}")
-    return name
-
-
-def _gateway(text: str | None) -> str:
-    name = _given("gateway", text)
-    if name == NONE:
-        return ""
-    parts = name.split("/")
-    if not _placeholder(name) and not (len(parts) <= 2 and all(map(_SUBDOMAIN.fullmatch, parts))):
-        raise SpecError(f"kubernetes.gateway: must be name, namespace/name or none, got {name!r}")
     return name
 
 

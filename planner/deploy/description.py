@@ -186,8 +186,6 @@ class Cluster:
         What pods ask for to reach the network for KV caches.
     rdma_count : int
         So many of it; 0: one per GPU.
-    gateway : str
-        Name of the gateway, with its namespace before a slash where it is another one.
     shared_memory : str
         Size of /dev/shm.
     """
@@ -198,7 +196,6 @@ class Cluster:
     model_claim: str
     rdma_resource: str
     rdma_count: int
-    gateway: str
     shared_memory: str
     tolerations: tuple[Toleration, ...]
 

@@ -29,8 +29,7 @@ class PlatformFacts:
     images : mapping
         By engine and vendor of the GPU; those of the engine where there is none.
     front : str
-        Address that requests go to, from the ``{name}`` of the front's object, the ``{namespace}`` and the
-        ``{gateway}``.
+        Address that requests go to, from the ``{name}`` of the front's object and the ``{namespace}``.
     port : int
         Of that address.
     path : str

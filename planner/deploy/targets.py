@@ -14,6 +14,7 @@ from planner.deploy.importing import folder_plan
 from planner.deploy.kubernetes.checking import folder_findings as object_findings
 from planner.deploy.kubernetes.checking import folder_plan as plan_of_objects
 from planner.deploy.kubernetes.dynamo import DYNAMO
+from planner.deploy.kubernetes.kserve import KSERVE
 from planner.deploy.kubernetes.llmd import LLM_D
 from planner.deploy.kubernetes.platform import Orchestrator
 from planner.deploy.kubernetes.rendering import folder_files as object_files
@@ -94,6 +95,7 @@ TARGETS: Mapping[str, Target] = {
     "trtllm": _by_hand(TRTLLM, "trtllm"),
     "dynamo": _on_cluster(DYNAMO),
     "llm-d": _on_cluster(LLM_D),
+    "kserve": _on_cluster(KSERVE),
 }
 
 

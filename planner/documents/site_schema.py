@@ -62,9 +62,6 @@ class KubernetesDocument(DocumentModel):
     rdma_count: Annotated[int, Field(ge=1, le=64)] | None = Field(
         default=None, description="How many of it a pod asks for; default: one per GPU."
     )
-    gateway: Text | None = Field(
-        default=None, description="Gateway that leads to the pools, as name or namespace/name; for kserve."
-    )
     shared_memory: Text = Field(default="32Gi", description="Size of /dev/shm of engines.")
     tolerations: list[TolerationDocument] = Field(
         default=[], description="Taints that engines tolerate, beside that of GPU nodes."

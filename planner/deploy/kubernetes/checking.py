@@ -9,7 +9,7 @@ from pathlib import Path
 from planner.deploy.check_engines import engine_findings, gpu_findings
 from planner.deploy.check_fronts import load_test_findings, pair_findings, unlike_values
 from planner.deploy.check_texts import plan_findings, text_findings
-from planner.deploy.command_line import FlagList, load_flags
+from planner.deploy.command_line import FlagList
 from planner.deploy.engine_facts import EngineFacts, load_engine_facts
 from planner.deploy.findings import Finding
 from planner.deploy.importing import plan_of_engines
@@ -98,8 +98,7 @@ def _words(orchestrator: Orchestrator, manifest: Manifest) -> tuple[EngineWords,
         known = ", ".join(orchestrator.engines)
         raise SpecError(f"{MANIFEST}: {orchestrator.target} runs no {manifest.engine!r} (it can: {known})")
     words = orchestrator.engines[manifest.engine]
-    version = manifest.platform_version if words.of_platform else manifest.version
-    return words, load_flags(words.flags, version)
+    return words, words.known(manifest)
 
 
 def _pod_findings(
@@ -131,7 +130,7 @@ def _pod_findings(
 
 def _node_findings(pod: ReadPod, group: GroupEntry) -> Iterator[Finding]:
     """Pods go where the GPUs are that the group was planned for."""
-    tree, path = pod.file.tree, (*pod.template, "spec")
+    tree, path = pod.file.tree, pod.spec_path
     selector = tree.get(*path, "nodeSelector")
     given: Mapping[str, str] = selector if isinstance(selector, dict) else {}
     if not given and not tree.has(*path, "affinity", "nodeAffinity"):

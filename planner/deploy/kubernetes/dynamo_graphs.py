@@ -52,7 +52,7 @@ def component(deployment: Deployment, front: Front, group: EngineGroup, name: st
         "resources": resources(deployment.cluster, group),
         "volumeMounts": mounts(deployment, shared_memory=False),
     }
-    spec = pod_spec(deployment, group, [container], shared_memory=False)
+    spec = pod_spec(deployment, group, [container], shared_memory="")
     found: Object = {
         "name": component_name(name, group),
         "type": TYPES[group.role],

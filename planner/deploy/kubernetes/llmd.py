@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from planner.deploy import sglang, vllm
-from planner.deploy.command_line import FlagList, load_flags
+from planner.deploy.command_line import FlagList
 from planner.deploy.description import Deployment, EngineGroup, Front
 from planner.deploy.dialect import Dialect
 from planner.deploy.findings import Finding
@@ -232,7 +232,8 @@ def pods(file: ObjectFile) -> Iterator[ReadPod]:
 
 
 def _faults(manifest: Manifest, files: tuple[ObjectFile, ...], platform: PlatformFacts) -> Iterator[Finding]:
-    dialect, flags = ENGINES[manifest.engine].dialect, load_flags(manifest.engine, manifest.version)
+    words = ENGINES[manifest.engine]
+    dialect, flags = words.dialect, words.known(manifest)
     groups = {group.name: group for group in manifest.groups}
     for pod in (pod for file in files for pod in pods(file)):
         if pod.group in groups:

@@ -27,7 +27,7 @@ _DECIDER, _HANDLER = "always-disagg-pd-decider", "disagg-profile-handler"
 _SCORER, _PICKER = "active-request-scorer", "max-score-picker"
 _PLUGINS = (
     _DECIDER, "prefix-based-pd-decider", _HANDLER, "single-profile-handler", "prefill-filter",
-    "decode-filter",
+    "decode-filter", "disagg-headers-handler", "no-hit-lru-scorer",
     "context-length-aware", "prefix-cache-affinity-filter", "approx-prefix-cache-producer",
     "precise-prefix-cache-producer", "inflight-load-producer", "token-load-scorer", _SCORER, "queue-scorer",
     "kv-cache-utilization-scorer", "prefix-cache-scorer", "load-aware-scorer", "session-affinity-scorer",
@@ -51,7 +51,7 @@ _KEYS: Mapping[str, Sequence[str]] = {
 def values_text(deployment: Deployment, front: Front) -> str:
     """Values with the router's whole configuration."""
     told = f"plan {deployment.plan_id}; for {checked_for(deployment)}"
-    config = dump_yaml(_config(front))
+    config = dump_yaml(picker_config(front))
     values = {
         "router": {
             "extraServicePorts": [
@@ -72,17 +72,14 @@ def values_text(deployment: Deployment, front: Front) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _config(front: Front) -> dict[str, Any]:
+def picker_config(front: Front) -> dict[str, Any]:
     """How requests are shared: each phase by what its engines have under way."""
     scored = [{"pluginRef": _SCORER}, {"pluginRef": _PICKER}]
     if not front.disaggregated:
         return {
             "apiVersion": _VERSION,
             "kind": _KIND,
-            "plugins": [
-                {"type": name}
-                for name in ("single-profile-handler", "inflight-load-producer", _SCORER, _PICKER)
-            ],
+            "plugins": [{"type": name} for name in ("single-profile-handler", _SCORER, _PICKER)],
             "schedulingProfiles": [{"name": "default", "plugins": scored}],
         }
     return {
@@ -93,7 +90,7 @@ def _config(front: Front) -> dict[str, Any]:
             {"type": _HANDLER, "parameters": {"deciders": {"prefill": _DECIDER}}},
             {"type": "prefill-filter"},
             {"type": "decode-filter"},
-            {"type": "inflight-load-producer"},
+            {"type": "disagg-headers-handler"},
             {"type": _SCORER},
             {"type": _PICKER},
         ],
@@ -179,9 +176,25 @@ def _config_findings(tree: Tree, file: str, *, apart: bool) -> Iterator[Finding]
         yield from (Finding(file=file, line=line, rule=one.rule) for one in of_error(file, error))
         return
     yield from (Finding(file=file, line=line + one.line, rule=one.rule, value=one.value) for one in problems)
+    yield from picker_findings(config, (), file, line, apart=apart)
+
+
+def picker_findings(
+    tree: Tree, path: KeyPath, file: str, before: int = 0, *, apart: bool
+) -> Iterator[Finding]:
+    """What is wrong with a configuration of plugins.
+
+    Parameters
+    ----------
+    before : int
+        Lines of the file before the tree's.
+    apart : bool
+        Whether prefill and decode have engines of their own.
+    """
+    config, line = tree.within(*path), before
     if config.get("kind") != _KIND or config.get("apiVersion") != _VERSION:
         rule = f"the plugins' file must be a {_KIND} of {_VERSION}"
-        yield Finding(file=file, line=line, rule=rule, value=str(config.get("apiVersion")))
+        yield Finding(file=file, line=line + config.line(()), rule=rule, value=str(config.get("apiVersion")))
     types = [str(config.get("plugins", i, "type")) for i in range(len(config.entries("plugins")))]
     for i, kind in enumerate(types):
         if kind not in _PLUGINS:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from planner.deploy.command_line import FlagList
+from planner.deploy.command_line import FlagList, load_flags
 from planner.deploy.description import Deployment, EngineGroup, Front
 from planner.deploy.dialect import Dialect
 from planner.deploy.findings import Finding
@@ -40,6 +40,11 @@ class EngineWords:
     of_platform: bool
     alike_in_role: tuple[str, ...] = ()
     settled: Callable[[ReadEngine, FlagList], ReadEngine] = lambda engine, flags: engine
+
+    def known(self, manifest: Manifest) -> FlagList:
+        """The flags of the version that a folder was written for."""
+        version = manifest.platform_version if self.of_platform else manifest.version
+        return load_flags(self.flags, version)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

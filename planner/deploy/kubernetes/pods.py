@@ -108,14 +108,17 @@ def pod_spec(
     containers: Sequence[Object],
     *,
     init: Sequence[Object] = (),
-    shared_memory: bool = True,
+    weights: bool = True,
+    shared_memory: str = "shm",
 ) -> Object:
     """A pod on nodes that have the group's GPUs.
 
     Parameters
     ----------
-    shared_memory : bool
-        Whether the pod mounts memory for its processes; some platforms do that themselves.
+    weights : bool
+        Whether it has a volume of weights; some platforms fetch them.
+    shared_memory : str
+        Name of the volume that its processes share memory by; empty: the platform has one.
     """
     cluster = deployment.cluster
     spec: Object = {}
@@ -131,7 +134,7 @@ def pod_spec(
     if init:
         spec["initContainers"] = list(init)
     spec["containers"] = list(containers)
-    spec["volumes"] = _volumes(cluster, shared_memory)
+    spec["volumes"] = _volumes(cluster, weights, shared_memory)
     return spec
 
 
@@ -144,12 +147,16 @@ def _tolerations(cluster: Cluster, group: EngineGroup) -> list[Object]:
     return found
 
 
-def _volumes(cluster: Cluster, shared_memory: bool) -> list[Object]:
-    weights: Object = {"name": "weights", "emptyDir": {}}
-    if cluster.model_claim:
-        weights = {"name": "weights", "persistentVolumeClaim": {"claimName": cluster.model_claim}}
-    memory = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": cluster.shared_memory}}
-    return [weights, *([memory] if shared_memory else [])]
+def _volumes(cluster: Cluster, weights: bool, shared_memory: str) -> list[Object]:
+    found: list[Object] = []
+    if weights and cluster.model_claim:
+        found.append({"name": "weights", "persistentVolumeClaim": {"claimName": cluster.model_claim}})
+    elif weights:
+        found.append({"name": "weights", "emptyDir": {}})
+    if shared_memory:
+        size = {"medium": "Memory", "sizeLimit": cluster.shared_memory}
+        found.append({"name": shared_memory, "emptyDir": size})
+    return found
 
 
 def http_probe(path: str, port: int | str, **more: int) -> Object:

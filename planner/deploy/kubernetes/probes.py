@@ -25,7 +25,7 @@ class Counted:
     counter : str
         Start of the lines that are added up.
     front : str
-        What takes requests, as ``kubectl port-forward`` names it.
+        What takes requests, as ``kubectl port-forward`` names it; empty: where the site says.
     answers : bool
         Whether engines answer requests themselves, so that they can be asked for a KV cache.
     """
@@ -51,12 +51,17 @@ pods() {
   kubectl get pods --namespace "$namespace" --selector "$selector,ROLE=$1" \
     --field-selector status.phase=Running --output name | sed 's|^pod/||'
 }
+# Metrics of the pod and port $1, which may speak HTTPS.
+counters() {
+  for place in "$1" "https:$1"; do
+    kubectl get --raw "/api/v1/namespaces/$namespace/pods/$place/proxy/metrics" 2> /dev/null && return
+  done
+}
 # Requests that the engines of the role $1 have finished; pods that count nothing are parts of others.
 finished() {
   sum=0
   for pod in $(pods "$1"); do
-    raw="/api/v1/namespaces/$namespace/pods/$pod:$(metrics "$1")/proxy/metrics"
-    count=$(kubectl get --raw "$raw" 2> /dev/null |
+    count=$(counters "$pod:$(metrics "$1")" |
       awk '/^COUNTER/ { total += $NF } END { printf "%d", total }')
     sum=$((sum + count))
   done
@@ -94,12 +99,19 @@ routed() {
   [ "$done_by" -ge 4 ] || fail "$1 engines finished $done_by of 4 requests: $2"
 }
 
+"""
+
+_FORWARDED = r"""
 if [ -n "${1:-}" ]; then
   front=$1
 else
   forward "$service" "$port" || exit 1
   front=$url$path
 fi
+"""
+
+_GIVEN = r"""
+front=${1:-$given}
 """
 
 _EVERY_ROLE = r"""
@@ -137,15 +149,20 @@ exit "$failed"
 """
 
 
+def _door(front: Front, counted: Counted) -> dict[str, str]:
+    """Where requests go, for the script."""
+    if not counted.front:
+        return {"given": front.router.url}
+    return {"service": counted.front, "port": str(front.router.port), "path": front.router.path}
+
+
 def smoke_text(deployment: Deployment, front: Front, counted: Counted) -> str:
     """Fails where requests are answered though prefill engines do nothing: how deployments go wrong."""
     roles = [str(role) for role in Phase if front.engines_of(role)]
     variables = {
         "namespace": deployment.cluster.namespace,
         "selector": f"{FRONT}={short_name(front.name)}",
-        "service": counted.front,
-        "port": str(front.router.port),
-        "path": front.router.path,
+        **_door(front, counted),
         "roles": " ".join(roles),
         "request": json.dumps(request_of(front)),
     }
@@ -165,15 +182,17 @@ def smoke_text(deployment: Deployment, front: Front, counted: Counted) -> str:
     parts = [
         "\n".join(where),
         _FUNCTIONS.replace("COUNTER", counted.counter).replace("ROLE", ROLE),
+        _FORWARDED if counted.front else _GIVEN,
         _EVERY_ROLE,
         *([_OFFERS] if offers else []),
         _REMOTE if front.disaggregated else _COLOCATED,
         _END,
     ]
+    default = "a forwarded port" if counted.front else "given below"
     lines = [
         "#!/bin/sh",
         comment(f"Smoke check of {front.service}; needs kubectl and curl. Usage: sh smoke-check.sh [URL]"),
-        comment("URL is where requests go; without it, a port of this computer is forwarded there."),
+        comment(f"URL is where requests go; default: {default}."),
         comment(f"plan {deployment.plan_id}; for {checked_for(deployment)}"),
         "set -u",
         *(f"{name}={quoted(value)}" for name, value in variables.items()),

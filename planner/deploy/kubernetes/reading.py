@@ -48,6 +48,10 @@ class ReadPod:
         Name of the one that the engine runs in.
     arguments_in : str
         Variable that holds the engine's flags; empty: the container's command and args.
+    labels, spec : KeyPath
+        Where they are not within the template.
+    implied : tuple of (str, KeyPath)
+        Words that the platform puts before those flags, and where they stand.
     """
 
     file: ObjectFile
@@ -56,6 +60,9 @@ class ReadPod:
     nodes: int
     container: str
     arguments_in: str = ""
+    labels: KeyPath = ()
+    spec: KeyPath = ()
+    implied: tuple[tuple[str, KeyPath], ...] = ()
 
     @property
     def line(self) -> int:
@@ -63,7 +70,13 @@ class ReadPod:
 
     @property
     def group(self) -> str:
-        return str(self.file.tree.get(*self.template, "metadata", "labels", GROUP) or "")
+        labels = self.labels or (*self.template, "metadata", "labels")
+        return str(self.file.tree.get(*labels, GROUP) or "")
+
+    @property
+    def spec_path(self) -> KeyPath:
+        """Where the pod's containers and nodes are."""
+        return self.spec or (*self.template, "spec")
 
     @property
     def count(self) -> int | None:
@@ -75,12 +88,15 @@ class ReadPod:
     @property
     def main(self) -> KeyPath | None:
         """Where the engine's container is; None: nowhere."""
-        return container_path(self.file.tree, self.template, self.container)
+        return _named(self.file.tree, (*self.spec_path, "containers"), self.container)
 
 
 def container_path(tree: Tree, template: KeyPath, name: str, kind: str = "containers") -> KeyPath | None:
     """Where a container of a pod template is, by its name; None: nowhere."""
-    path = (*template, "spec", kind)
+    return _named(tree, (*template, "spec", kind), name)
+
+
+def _named(tree: Tree, path: KeyPath, name: str) -> KeyPath | None:
     found = (i for i in range(len(tree.entries(*path))) if tree.get(*path, i, "name") == name)
     at = next(found, None)
     return None if at is None else (*path, at)
@@ -145,7 +161,9 @@ def engine_of(pod: ReadPod, program: int) -> ReadEngine | None:
             words = tuple(shlex.split(text))
         except ValueError:
             return None
-        command = Command(words=words, lines=(line,) * len(words))
+        before = tuple(tree.line(path) for _, path in pod.implied)
+        words = (*(word for word, _ in pod.implied), *words)
+        command = Command(words=words, lines=before + (line,) * (len(words) - len(before)))
     else:
         command = words_of(tree, main).after(program)
     limits = (tree.get(*main, "resources", "limits", name) for name in GPU_RESOURCES.values())
