@@ -14,7 +14,14 @@ from planner.documents.plan import load_plan
 from planner.specs import Statistic
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGES = ("deploy-vllm.md", "deploy-sglang.md", "deploy-trtllm.md", "deploy-dynamo.md", "deploy-llm-d.md", "deploy-kserve.md")
+PAGES = (
+    "deploy-vllm.md",
+    "deploy-sglang.md",
+    "deploy-trtllm.md",
+    "deploy-dynamo.md",
+    "deploy-llm-d.md",
+    "deploy-kserve.md",
+)
 
 
 def blocks(text: str, kind: str) -> list[str]:

@@ -22,7 +22,7 @@ from planner.deploy.build import deployment_of
 from planner.deploy.kubernetes.dynamo_lengths import steps
 from planner.deploy.platform_facts import load_platform_facts
 from planner.deploy.targets import TARGETS
-from planner.documents.plan import load_plan
+from planner.documents.plan import dump_plan, load_plan
 from planner.documents.site_schema import SiteDocument
 from planner.errors import SpecError
 from planner.specs import Phase
@@ -527,3 +527,59 @@ def test_periods_have_their_replicas(planner: Runner, emitted, tmp_path: Path):
     wrong = subprocess.run(["sh", "-c", script, "x", "noon"], capture_output=True, text=True, check=False)
     assert (wrong.returncode, wrong.stderr) == (2, "usage: scale.sh PERIOD (night, day)\n")
     assert planner("check", folder).code == 0
+
+
+# --------------------------------------------------------------------------------------------
+# Names
+
+
+@pytest.mark.parametrize("target", ["dynamo", "llm-d", "kserve"])
+@pytest.mark.parametrize("name", ["a'b $(reboot)\n# x", "Größe.1", "x" * 99, "y", "-n"])
+def test_strange_names_of_groups_become_labels(planner: Runner, tmp_path: Path, target: str, name: str):
+    made = plan_of("colocated")
+    made = replace(made, groups=(replace(made.groups[0], name=name),))
+    plan, folder, site = tmp_path / "plan.yaml", tmp_path / "out", tmp_path / "site.yaml"
+    plan.write_text(dump_plan(made, reproducible=True), encoding="utf-8")
+    site.write_text(CLUSTER_SITE, encoding="utf-8")
+    emitted = planner("emit", plan, "--target", target, "-o", folder, "--site", site)
+    assert emitted.code == 0, emitted.err
+    checked = planner("check", folder)
+    assert checked.code == 0, checked.out
+    assert planner("import", folder, "-o", tmp_path / "again.yaml").code == 0
+    assert (tmp_path / "again.yaml").read_bytes() == plan.read_bytes()
+
+
+@pytest.mark.parametrize("target", ["dynamo", "llm-d", "kserve"])
+@pytest.mark.parametrize("name", ["模型/é b", "org/Model.v1_x", "a,b=c @d"])
+def test_strange_names_of_models_are_quoted(planner: Runner, tmp_path: Path, target: str, name: str):
+    site = f"{CLUSTER_SITE}\nmodels: {{meta-llama/Llama-3.1-70B-Instruct: '{name}'}}\n"
+    folder = emit_folder(planner, tmp_path, "different-tp", "out", site, target, "vllm")
+    result = planner("check", folder)
+    assert (result.code, result.err) == (0, ""), result.out
+    assert any(name in path.read_text(encoding="utf-8") for path in folder.glob("*.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda text: text.replace("version: 1.6.1", "version: 9.9"), "known: 1.6.1"),
+        (lambda text: text.replace("name: vllm", "name: tgi"), "dynamo runs no 'tgi'"),
+        (lambda text: text.replace("node_selector", "nodes"), "is not a manifest"),
+    ],
+)
+def test_a_broken_manifest_ends_the_check(planner: Runner, emitted, change: Any, said: str):
+    folder = emitted("colocated")
+    path = folder / "manifest.yaml"
+    path.write_text(change(path.read_text(encoding="utf-8")), encoding="utf-8")
+    result = planner("check", folder)
+    assert result.code == 2
+    assert said in result.err, result.err
+
+
+@pytest.mark.parametrize("name", ["graph.yaml", "kustomization.yaml", "smoke-check.sh", "plan.yaml"])
+def test_missing_files_are_found(planner: Runner, emitted, name: str):
+    folder = emitted("colocated")
+    (folder / name).unlink()
+    result = planner("check", folder)
+    assert result.code == 2
+    assert f"{name}:0: is missing" in result.out
