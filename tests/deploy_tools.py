@@ -121,6 +121,27 @@ def _without_other_hosts(site: str, used: set[str]) -> str:
     return "\n".join(kept)
 
 
+def assert_passes_and_comes_back(planner: Runner, folder: Path, kind: str, target: str) -> None:
+    """A folder passes its check; imported it is the plan, which emitted again gives the same bytes."""
+    result = planner("check", folder)
+    assert (result.code, result.err) == (0, ""), result.out
+    back, again = folder.parent / "back.yaml", folder.parent / "again"
+    assert planner("import", folder, "-o", back).code == 0
+    assert back.read_bytes() == (folder.parent / f"{kind}.yaml").read_bytes()
+    site = folder.parent / "site.yaml"
+    assert planner("emit", back, "--target", target, "-o", again, "--site", site).code == 0
+    assert {path.name for path in folder.iterdir()} == {path.name for path in again.iterdir()}
+    for path in folder.iterdir():
+        assert path.read_bytes() == (again / path.name).read_bytes(), path.name
+
+
+def assert_shellcheck_finds_nothing(folder: Path) -> None:
+    """In any script of a folder."""
+    scripts = [str(path) for path in folder.rglob("*.sh")]
+    done = subprocess.run([str(shellcheck()), *scripts], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
 def commands_of(script: Path) -> list[list[str]]:
     """What a script may run: one command, or one for each part of an engine over several hosts."""
     text = script.read_text(encoding="utf-8").replace("\\\n", "")

@@ -16,7 +16,16 @@ import yaml
 from conftest import Runner
 from deploy_plans import DIVIDED, OTHERS, SCENARIOS, plan_of
 from deploy_servers import run_cluster_check
-from deploy_tools import CLUSTER_SITE, FACTS, emit_folder, kubectl, kustomized, shellcheck
+from deploy_tools import (
+    CLUSTER_SITE,
+    FACTS,
+    assert_passes_and_comes_back,
+    assert_shellcheck_finds_nothing,
+    emit_folder,
+    kubectl,
+    kustomized,
+    shellcheck,
+)
 
 from planner.deploy.build import deployment_of
 from planner.deploy.kubernetes.dynamo_lengths import steps
@@ -74,16 +83,7 @@ def workers(folder: Path) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize(("kind", "engine"), RUNS)
 def test_what_emit_writes_passes_and_comes_back(planner: Runner, emitted, kind: str, engine: str):
-    folder = emitted(kind, engine)
-    result = planner("check", folder)
-    assert (result.code, result.err) == (0, ""), result.out
-    back = folder.parent / "back.yaml"
-    assert planner("import", folder, "-o", back).code == 0
-    assert back.read_bytes() == (folder.parent / f"{kind}.yaml").read_bytes()
-    again, site = folder.parent / "again", folder.parent / "site.yaml"
-    assert planner("emit", back, "--target", "dynamo", "-o", again, "--site", site).code == 0
-    for path in folder.iterdir():
-        assert path.read_bytes() == (again / path.name).read_bytes(), path.name
+    assert_passes_and_comes_back(planner, emitted(kind, engine), kind, "dynamo")
 
 
 @pytest.mark.parametrize(("kind", "engine"), RUNS)
@@ -463,9 +463,7 @@ def test_the_smoke_check_sees_decode_only_engines(emitted, remote: bool, url: bo
 @pytest.mark.skipif(shellcheck() is None, reason="needs shellcheck")
 @pytest.mark.parametrize("kind", ["different-tp", "colocated", "by-length"])
 def test_shellcheck_finds_nothing(emitted, kind: str):
-    scripts = [str(path) for path in emitted(kind).glob("*.sh")]
-    done = subprocess.run([str(shellcheck()), *scripts], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+    assert_shellcheck_finds_nothing(emitted(kind))
 
 
 @pytest.mark.shared

@@ -15,7 +15,16 @@ import yaml
 from conftest import Runner
 from deploy_plans import SCENARIOS, plan_of
 from deploy_servers import run_cluster_check
-from deploy_tools import CLUSTER_SITE, FACTS, emit_folder, kubectl, kustomized, shellcheck
+from deploy_tools import (
+    CLUSTER_SITE,
+    FACTS,
+    assert_passes_and_comes_back,
+    assert_shellcheck_finds_nothing,
+    emit_folder,
+    kubectl,
+    kustomized,
+    shellcheck,
+)
 
 from planner.deploy.build import deployment_of
 from planner.deploy.platform_facts import load_platform_facts
@@ -66,16 +75,7 @@ def flags_of(container: dict[str, Any]) -> dict[str, str]:
 
 @pytest.mark.parametrize(("kind", "engine"), RUNS)
 def test_what_emit_writes_passes_and_comes_back(planner: Runner, emitted, kind: str, engine: str):
-    folder = emitted(kind, engine)
-    result = planner("check", folder)
-    assert (result.code, result.err) == (0, ""), result.out
-    back = folder.parent / "back.yaml"
-    assert planner("import", folder, "-o", back).code == 0
-    assert back.read_bytes() == (folder.parent / f"{kind}.yaml").read_bytes()
-    again, site = folder.parent / "again", folder.parent / "site.yaml"
-    assert planner("emit", back, "--target", "llm-d", "-o", again, "--site", site).code == 0
-    for path in folder.iterdir():
-        assert path.read_bytes() == (again / path.name).read_bytes(), path.name
+    assert_passes_and_comes_back(planner, emitted(kind, engine), kind, "llm-d")
 
 
 @pytest.mark.parametrize(("kind", "engine"), RUNS)
@@ -352,9 +352,7 @@ def test_periods_scale_deployments(emitted):
 @pytest.mark.skipif(shellcheck() is None, reason="needs shellcheck")
 @pytest.mark.parametrize("kind", ["different-tp", "colocated", "periods"])
 def test_shellcheck_finds_nothing(emitted, kind: str):
-    scripts = [str(path) for path in emitted(kind).glob("*.sh")]
-    done = subprocess.run([str(shellcheck()), *scripts], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+    assert_shellcheck_finds_nothing(emitted(kind))
 
 
 @pytest.mark.tools
