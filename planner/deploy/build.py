@@ -4,66 +4,40 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
 from planner import catalog
-from planner.deploy.attention import Pinned, block_size_of, kind_of, pinned_backend
 from planner.deploy.cluster import cluster_of
 from planner.deploy.description import (
     PLACEHOLDER,
-    Cluster,
     Deployment,
     EngineGroup,
     Front,
     Host,
-    LoadTest,
-    NodeLabel,
     Platform,
-    RouterSettings,
     Stage,
-    Transfer,
-    TransferSide,
 )
-from planner.deploy.description import Engine as EngineOnHost
-from planner.deploy.engine_facts import EngineFacts, RouterFacts, load_engine_facts, node_label
-from planner.deploy.pairs import require_equal_heads, require_pairs
+from planner.deploy.engine_facts import EngineFacts, load_engine_facts
+from planner.deploy.fronts import alone, load_test_of, own_front, platform_front, policy_of, prompts_of
+from planner.deploy.groups import groups_of, precision_of
 from planner.deploy.placement import Wanted, check_ports, place
 from planner.deploy.platform_facts import PlatformFacts
-from planner.deploy.routing import router_policy
-from planner.deploy.words import MAX_GROUP_NAME, dns_name, host_address, safe_text, short_name
+from planner.deploy.words import MAX_GROUP_NAME, dns_name, safe_text, short_name
 from planner.documents.names import did_you_mean
 from planner.documents.plan import plan_to_document
 from planner.documents.site_schema import SiteDocument
-from planner.engines.legality import EndPoint
 from planner.errors import SpecError
-from planner.fleet import Deployed
-from planner.memory import memory_budgets, step_bytes, tightest
 from planner.plan import Plan
 from planner.specs import (
-    Dtype,
-    Engine,
-    Metric,
-    Model,
     Phase,
     Precision,
-    Service,
-    SloTarget,
     Speculation,
-    StateMixer,
-    Statistic,
-    rows_per_sequence,
 )
 from planner.standing import Standing
-from planner.units import MILLI, MINUTES_PER_HOUR
 
-_TEST_SECONDS = 5 * MINUTES_PER_HOUR  # of a load test; a minute has as many seconds as an hour minutes
-_FEWEST_REQUESTS, _MOST_REQUESTS = 200, 100_000
-_WIDEST = 0.99
-_STEADIEST = 100.0  # burstiness of arrivals that hardly vary
 _ID = 16
 _MOUNTED = "/models"  # where pods have the weights
 
@@ -145,20 +119,20 @@ def deployment_of(
     fronts = []
     for k, standing in enumerate(standings):
         name = dns_name(standing.name, MAX_GROUP_NAME)
-        prompts, served_name = _prompts(plan, standing), _served_name(standing, site)
+        prompts, served_name = prompts_of(plan, standing), _served_name(standing, site)
         door = short_name(name if prompts is None else dns_name(served_name))
-        groups = _groups(standing, names, facts, site)
+        groups = groups_of(standing, names, facts, site)
         own = {group.name for group in groups}
         if router.colocated or any(group.role is not Phase.COLOCATED for group in groups):
-            policy, said = _policy(plan, standing, router, site)
+            policy, said = policy_of(plan, standing, router, site)
             front = (
-                _own_front(site, site.ports.router + k)
+                own_front(site, site.ports.router + k)
                 if platform is None
-                else _front(platform, site, cluster, door)
+                else platform_front(platform, site, cluster, door)
             )
         else:
             policy, said = "", ()
-            front = _alone(router, standing, hosts, [engine for engine in engines if engine.group in own])
+            front = alone(router, standing, hosts, [engine for engine in engines if engine.group in own])
         notes += said
         fronts.append(
             Front(
@@ -172,7 +146,7 @@ def deployment_of(
                 groups=groups,
                 engines=tuple(engine for engine in engines if engine.group in own),
                 router=replace(front, policy=policy),
-                load_test=_load_test(standing),
+                load_test=load_test_of(standing),
                 slo=standing.fleet.service.slo.targets,
             )
         )
@@ -225,7 +199,7 @@ def _model(standing: Standing, site: SiteDocument) -> str:
         return safe_text(f"models: {service.name}", site.models[service.name])
     own = Precision.of(service.model).weights
     made = engine.load_time_dtypes if own.is_16_bit else ()
-    formats = {_precision(service, group).weights for group in standing.fleet.groups}
+    formats = {precision_of(service, group).weights for group in standing.fleet.groups}
     other = any(weights is not own and weights not in made for weights in formats)
     if other or catalog.names_file("model", service.model.name):  # a checkpoint that nobody named
         return f"{PLACEHOLDER}models-{dns_name(service.name)}"
@@ -298,169 +272,6 @@ def _environment(site: SiteDocument) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(site.environment.items()))
 
 
-# --------------------------------------------------------------------------------------------
-# Engines
-
-
-def _precision(service: Service, group: Deployed) -> Precision:
-    return group.precision or service.precision
-
-
-def _activations(standing: Standing) -> Dtype:
-    """The 16-bit format that all GPUs of a front compute in; both sides of a hand-over have to agree."""
-    everywhere = all(Dtype.BF16 in group.item.gpu.peak_flops for group in standing.fleet.groups)
-    own = standing.fleet.service.model.checkpoint_dtype
-    return Dtype.FP16 if own is Dtype.FP16 or not everywhere else Dtype.BF16
-
-
-def _pinned(standing: Standing, facts: EngineFacts, site: SiteDocument) -> dict[int, Pinned]:
-    """Backend of every group: one where KV caches are exchanged, each its own where they are not."""
-    service, engine, groups = standing.fleet.service, standing.fleet.engine, standing.fleet.groups
-    if site.attention_backend is not None:
-        name = safe_text("attention_backend", site.attention_backend)
-        known = facts.backends.get(name)
-        size = engine.block_size if known is None else block_size_of(known, engine.block_size)
-        return dict.fromkeys(range(len(groups)), Pinned(name, size))
-    exchanged = any(group.phase is Phase.PREFILL for group in groups)
-    together = [list(range(len(groups)))] if exchanged else [[i] for i in range(len(groups))]
-    pinned: dict[int, Pinned] = {}
-    for members in together:
-        gpus = [groups[i].item.gpu for i in members]
-        kv_cache = _precision(service, groups[members[0]]).kv_cache
-        backend = pinned_backend(facts, service.model, gpus, kv_cache, engine.block_size)
-        pinned |= dict.fromkeys(members, backend)
-    return pinned
-
-
-def _groups(
-    standing: Standing, names: Mapping[str, str], facts: EngineFacts, site: SiteDocument
-) -> tuple[EngineGroup, ...]:
-    service, engine, groups = standing.fleet.service, standing.fleet.engine, standing.fleet.groups
-    ends = [
-        (name, group.phase, _end(standing, group)) for name, group in zip(standing.names, groups, strict=True)
-    ]
-    require_pairs(
-        [(name, end) for name, phase, end in ends if phase is Phase.PREFILL],
-        [(name, end) for name, phase, end in ends if phase is Phase.DECODE],
-        service.model,
-        engine,
-    )
-    if facts.equal_heads and any(phase is not Phase.COLOCATED for _, phase, _ in ends):
-        require_equal_heads(service.model, f"{facts.engine} {facts.version}")
-    pinned = _pinned(standing, facts, site)
-    has_state = _has_state(service.model)
-    activations = _activations(standing)
-    different = len({group.parallelism.tp for group in groups if group.phase is not Phase.COLOCATED}) > 1
-    out = []
-    for i, (name, group) in enumerate(zip(standing.names, groups, strict=True)):
-        precision = _precision(service, group)
-        pool = math.fsum(other.rate for other in groups if other.phase is group.phase)
-        out.append(
-            EngineGroup(
-                name=names[name],
-                planned_name=name,
-                role=group.phase,
-                gpu=group.item.gpu.name,
-                vendor=group.item.gpu.vendor,
-                node_label=_label(group.item.gpu.name, site),
-                zone=group.item.zone,
-                replicas=group.replicas,
-                parallelism=group.parallelism,
-                nodes=math.ceil(group.parallelism.num_gpus / group.item.node_size),
-                max_num_seqs=math.ceil(group.max_num_seqs / group.parallelism.dp),
-                max_num_batched_tokens=group.token_budget,
-                max_model_len=standing.longest[i],
-                memory_fraction=_memory_fraction(standing, group),
-                weights=precision.weights,
-                kv_cache=precision.kv_cache,
-                activations=activations,
-                quantize=_quantized_at_load(service, precision, engine, site),
-                block_size=pinned[i].block_size,
-                prefix_caching=not has_state or service.workload.prefix_hit_rate > 0,
-                attention_backend=pinned[i].name,
-                contiguous_heads=different,
-                has_state=has_state,
-                latent=kind_of(service.model) != "heads",
-                transfer=_transfer(group.phase, engine.connector),
-                share=group.rate / pool if pool else 0.0,
-            )
-        )
-    return tuple(out)
-
-
-def _memory_fraction(standing: Standing, group: Deployed) -> float:
-    """Share of a GPU that the engine takes, as its flag counts it. [1]
-
-    An engine with a rule for steps counts weights and KV cache only, of what is free once it stands. One that
-    leaves some memory free (`free_share`) counts the KV cache only, of what weights and a step leave of the
-    whole GPU: the share that the plan's own budget gives it, on the stage with the least.
-    """
-    service, engine = standing.fleet.service, standing.fleet.engine
-    gpu, layout = group.item.gpu, group.parallelism
-    if engine.free_share < 1:
-        return _share_of_free(standing, group)
-    if engine.step_reserve is None:
-        return engine.memory_utilization
-    outside = engine.non_torch_single if layout.num_gpus == 1 else engine.non_torch_parallel
-    sampled = math.ceil(group.max_num_seqs / layout.dp) * rows_per_sequence(service.speculation)
-    step = step_bytes(service.model, engine, gpu, layout, group.token_budget, sampled)
-    free = gpu.memory * engine.memory_utilization - outside
-    return math.floor((1 - step / free) / MILLI) * MILLI  # three digits, as SGLang rounds its own
-
-
-def _share_of_free(standing: Standing, group: Deployed) -> float:
-    """Share for the KV cache of what weights, steps, and what lies outside the allocator leave. [1]"""
-    service, engine = standing.fleet.service, standing.fleet.engine
-    gpu, layout = group.item.gpu, group.parallelism
-    ranks = math.ceil(group.max_num_seqs / layout.dp)
-    budget = tightest(
-        memory_budgets(
-            service.model, _precision(service, group), engine, gpu, layout, group.token_budget, ranks,
-            service.speculation,
-        )
-    )  # fmt: skip
-    outside = engine.non_torch_single if layout.num_gpus == 1 else engine.non_torch_parallel
-    free = gpu.memory - budget.weights - budget.activations - outside
-    return round(budget.kv_cache / free / MILLI) * MILLI
-
-
-def _end(standing: Standing, group: Deployed) -> EndPoint:
-    return EndPoint(
-        parallelism=group.parallelism,
-        gpu=group.item.gpu.name,
-        vendor=group.item.gpu.vendor,
-        kv_cache=_precision(standing.fleet.service, group).kv_cache,
-        block_size=standing.fleet.engine.block_size,
-    )
-
-
-def _transfer(role: Phase, connector: str) -> Transfer | None:
-    if role is Phase.COLOCATED:
-        return None
-    side = TransferSide.SENDS if role is Phase.PREFILL else TransferSide.RECEIVES
-    return Transfer(connector=connector, side=side)
-
-
-def _quantized_at_load(service: Service, precision: Precision, engine: Engine, site: SiteDocument) -> bool:
-    """Whether the engine makes the weights' format; a checkpoint that the site names has it already."""
-    own = Precision.of(service.model).weights
-    makes = own.is_16_bit and precision.weights in engine.load_time_dtypes
-    return precision.weights is not own and makes and service.name not in site.models
-
-
-def _has_state(model: Model) -> bool:
-    return any(isinstance(run.layer.attention, StateMixer) for run in model.layers)
-
-
-def _label(gpu: str, site: SiteDocument) -> NodeLabel:
-    if gpu not in site.node_labels:
-        return node_label(gpu)
-    given = site.node_labels[gpu]
-    return NodeLabel(
-        key=safe_text(f"node_labels: {gpu}", given.key), value=safe_text(f"node_labels: {gpu}", given.value)
-    )
-
-
 def _plan_notes(plan: Plan, standings: Sequence[Standing], hosts: Sequence[Host]) -> Iterator[str]:
     """What of a plan the files of one moment do not show."""
     if plan.periods:
@@ -490,93 +301,3 @@ def _format_notes(standing: Standing, groups: Sequence[EngineGroup]) -> list[str
                 f"simulated with {planned}."
             )
     return notes
-
-
-# --------------------------------------------------------------------------------------------
-# Router and load test
-
-
-def _policy(
-    plan: Plan, standing: Standing, router: RouterFacts, site: SiteDocument
-) -> tuple[str, tuple[str, ...]]:
-    groups = standing.fleet.groups
-    pools = [
-        [(group.replicas, group.rate / group.replicas) for group in groups if group.phase is phase]
-        for phase in Phase
-    ]
-    return router_policy(plan, pools, router, site.router_policy)
-
-
-def _prompts(plan: Plan, standing: Standing) -> tuple[int, int | None] | None:
-    """Lengths of the prompts that come to a service, where the plan divides them. [tok]"""
-    buckets = () if plan.split is None else plan.split.buckets
-    return next(((b.shortest, b.longest) for b in buckets if b.service == standing.name), None)
-
-
-def _own_front(site: SiteDocument, port: int) -> RouterSettings:
-    """Where the router runs that an operator starts."""
-    if site.router_host is None:
-        return RouterSettings(address=f"{PLACEHOLDER}router-host", port=port, policy="")
-    return RouterSettings(address=host_address("router_host", site.router_host), port=port, policy="")
-
-
-def _alone(
-    router: RouterFacts, standing: Standing, hosts: Sequence[Host], engines: Sequence[EngineOnHost]
-) -> RouterSettings:
-    """Where the only engine of a colocated front answers requests itself.
-
-    Raises
-    ------
-    SpecError
-        There are several, among which the router shares nothing.
-    """
-    if len(engines) > 1:
-        rule = f"shares no requests among colocated engines, the plan has {len(engines)} for {standing.name}"
-        hint = "put a load balancer in front of plans of one engine each, or plan with colocated: forbidden"
-        raise SpecError(f"{router}: {rule} ({hint}, or for another engine)")
-    (engine,) = engines
-    address = next(host.address for host in hosts if host.name == engine.host)
-    return RouterSettings(address=address, port=engine.port, policy="")
-
-
-def _front(platform: PlatformFacts, site: SiteDocument, cluster: Cluster, door: str) -> RouterSettings:
-    """Where the platform takes requests, or where the site says that they can be sent."""
-    names = {"name": door, "namespace": cluster.namespace}
-    if site.router_host is None:
-        address = platform.front.format(**names)
-    else:
-        address = host_address("router_host", site.router_host)
-    return RouterSettings(address=address, port=platform.port, path=platform.path.format(**names), policy="")
-
-
-def _load_test(standing: Standing) -> LoadTest:
-    """The plan's traffic by mean lengths, their spread, rate and shared prefix."""
-    workload = standing.fleet.service.workload
-    isl, osl = workload.lengths.isl, workload.lengths.osl
-    variance = max(isl.moment(2) - isl.mean**2, 0.0)
-    spread = math.sqrt(3 * variance) / isl.mean  # of a uniform distribution with the same standard deviation
-    longest = min(standing.longest)
-    room = longest / (isl.mean + osl.mean) - 1
-    prompt, output = round(isl.mean), max(round(osl.mean), 1)
-    shared = min(round(workload.prefix_hit_rate * isl.mean), prompt - 1)
-    rate = workload.request_rate
-    requests = min(max(math.ceil(rate * _TEST_SECONDS), _FEWEST_REQUESTS), _MOST_REQUESTS)
-    burstiness = 1 / workload.arrival_scv if workload.arrival_scv > 1 / _STEADIEST else _STEADIEST
-    return LoadTest(
-        request_rate=float(f"{rate:.6g}"),
-        burstiness=float(f"{burstiness:.6g}"),
-        prompt=max(prompt - shared, 1),
-        shared_prefix=shared,
-        output=output,
-        spread=math.floor(100 * max(min(spread, room, _WIDEST), 0.0)) / 100,
-        requests=requests,
-    )
-
-
-def strictest(slo: Sequence[SloTarget]) -> dict[Metric, SloTarget]:
-    """Of each latency the bound on its highest percentile, which a request is judged by."""
-    order = [Statistic.MEAN, Statistic.P50, Statistic.P90, Statistic.P95, Statistic.P99]
-    found: dict[Metric, SloTarget] = {}
-    for target in sorted(slo, key=lambda t: order.index(t.statistic)):
-        found[target.metric] = target
-    return found

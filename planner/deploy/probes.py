@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from planner.deploy.build import strictest
 from planner.deploy.command_text import command, comment, quoted
 from planner.deploy.description import Deployment, Engine, Front
+from planner.deploy.fronts import strictest
 from planner.specs import Metric, Phase
 from planner.units import MILLI
 

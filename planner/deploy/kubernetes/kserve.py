@@ -37,6 +37,7 @@ from planner.documents.names import one_of
 from planner.documents.tree import KeyPath
 from planner.errors import SpecError
 from planner.specs import Phase
+from planner.units import MILLI
 
 _KIND = {"apiVersion": "serving.kserve.io/v1alpha2", "kind": "LLMInferenceService"}
 _MAIN, _ARGUMENTS = "main", "VLLM_ADDITIONAL_ARGS"
@@ -52,7 +53,7 @@ _PORTS: Mapping[Phase, str] = {Phase.PREFILL: "8000", Phase.DECODE: "8001", Phas
 _SIDE_PORT, _RPC_PORT = "5600", "29550"
 _CONNECTOR = "NixlConnector"  # the only one of the sidecar that the templates start
 _COUNTER = "vllm:request_success_total"
-_WEIGHTS = 1000  # of all objects of a front together
+_WEIGHTS = round(1 / MILLI)  # of all objects of a front together
 _EQUAL = 0.02  # difference of shares that counts as none [1]
 _DANGEROUS = ("`", "$(", ";", "&", "|", "<", ">", "\n")
 """What a shell would take for more than a character, outside of quotes."""

@@ -282,7 +282,7 @@ LLM_D = Orchestrator(
     engines=ENGINES,
     objects=objects,
     other_files=lambda deployment, front, suffix: {
-        f"router{suffix}.values.yaml": values_text(deployment, front)
+        f"router{suffix}.values.yaml": values_text(deployment, front, _facts().version)
     },
     other_faults=router_faults,
     notes=lambda deployment: iter(()),

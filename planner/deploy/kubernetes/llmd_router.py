@@ -26,30 +26,38 @@ _VERSION, _KIND = "llm-d.ai/v1alpha1", "EndpointPickerConfig"
 _DECIDER, _HANDLER = "always-disagg-pd-decider", "disagg-profile-handler"
 _SCORER, _PICKER = "active-request-scorer", "max-score-picker"
 _PLUGINS = (
-    _DECIDER, "prefix-based-pd-decider", _HANDLER, "single-profile-handler", "prefill-filter",
-    "decode-filter", "disagg-headers-handler", "no-hit-lru-scorer",
-    "context-length-aware", "prefix-cache-affinity-filter", "approx-prefix-cache-producer",
-    "precise-prefix-cache-producer", "inflight-load-producer", "token-load-scorer", _SCORER, "queue-scorer",
-    "kv-cache-utilization-scorer", "prefix-cache-scorer", "load-aware-scorer", "session-affinity-scorer",
-    "lora-affinity-scorer", "running-requests-scorer", _PICKER, "random-picker", "weighted-random-picker",
+    _DECIDER, "always-disagg-multimodal-decider", "prefix-based-pd-decider", _HANDLER, "single-profile-handler",
+    "disagg-headers-handler", "prefill-filter", "decode-filter", "label-selector-filter",
+    "context-length-aware", "prefix-cache-affinity-filter", "topology-affinity-filter",
+    "slo-headroom-tier-filter", "approx-prefix-cache-producer", "precise-prefix-cache-producer",
+    "inflight-load-producer", "token-producer", "token-load-scorer", _SCORER, "queue-scorer",
+    "kv-cache-utilization-scorer", "prefix-cache-scorer", "no-hit-lru-scorer", "load-aware-scorer",
+    "latency-scorer", "session-affinity-scorer", "lora-affinity-scorer", "running-requests-scorer",
+    "topology-affinity-scorer", _PICKER, "random-picker", "weighted-random-picker", "metrics-data-source",
+    "core-metrics-extractor", "openai-parser", "passthrough-parser", "vllmgrpc-parser",
 )  # fmt: skip
 """Those that guides and sources of the router name."""
 
 _PEAK = "peakPrefillThroughput"
 _KEYS: Mapping[str, Sequence[str]] = {
     "": ("router",),
-    "router": ("epp", "modelServers", "extraServicePorts", "inferencePool", "proxy", "monitoring", "tracing"),
+    "router": (
+        "epp", "modelServers", "extraServicePorts", "inferencePool", "inferenceObjectives", "proxy",
+        "monitoring", "tracing", "tokenizer", "clusterDomain", "imagePullSecrets", "latencyPredictor",
+    ),
     "router.epp": (
-        "replicas", "pluginsConfigFile", "pluginsCustomConfig", "image", "flags", "env", "resources",
-        "tolerations", "affinity", "nodeSelector", "monitoring", "tracing",
+        "replicas", "pluginsConfig", "pluginsConfigFile", "pluginsCustomConfig", "image", "flags", "env",
+        "resources", "tolerations", "affinity", "nodeSelector", "monitoring", "tracing", "extProcPort",
+        "grpcHealthPort", "parsers", "metricsDataSource", "extraContainerPorts", "podAnnotations",
+        "podSecurityContext", "securityContext", "deploymentStrategy",
     ),
     "router.modelServers": ("matchLabels", "targetPorts", "type", "protocol"),
 }  # fmt: skip
 """Keys of the values: the chart takes any, so that a misspelt one does nothing."""
 
 
-def values_text(deployment: Deployment, front: Front) -> str:
-    """Values with the router's whole configuration."""
+def values_text(deployment: Deployment, front: Front, version: str) -> str:
+    """Values with the router's version and its whole configuration."""
     told = f"plan {deployment.plan_id}; for {checked_for(deployment)}"
     config = dump_yaml(picker_config(front))
     values = {
@@ -58,7 +66,7 @@ def values_text(deployment: Deployment, front: Front) -> str:
                 {"name": "http", "port": front.router.port, "protocol": "TCP", "targetPort": 8081}
             ],
             "modelServers": {"matchLabels": {GUIDE: front.door}},
-            "epp": {"replicas": 1, "pluginsConfigFile": _FILE},
+            "epp": {"replicas": 1, "image": {"tag": f"v{version}"}, "pluginsConfigFile": _FILE},
         }
     }
     lines = [
