@@ -26,7 +26,8 @@ _VERSION, _KIND = "llm-d.ai/v1alpha1", "EndpointPickerConfig"
 _DECIDER, _HANDLER = "always-disagg-pd-decider", "disagg-profile-handler"
 _SCORER, _PICKER = "active-request-scorer", "max-score-picker"
 _PLUGINS = (
-    _DECIDER, "always-disagg-multimodal-decider", "prefix-based-pd-decider", _HANDLER, "single-profile-handler",
+    _DECIDER, "always-disagg-multimodal-decider", "prefix-based-pd-decider", _HANDLER,
+    "single-profile-handler",
     "disagg-headers-handler", "prefill-filter", "decode-filter", "label-selector-filter",
     "context-length-aware", "prefix-cache-affinity-filter", "topology-affinity-filter",
     "slo-headroom-tier-filter", "approx-prefix-cache-producer", "precise-prefix-cache-producer",
