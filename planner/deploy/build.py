@@ -113,15 +113,24 @@ def deployment_of(
     check_ports(
         site.ports, len(standings), max(max(host.gpus for host in hosts), *(e.num_gpus for e in engines))
     )
-    notes = [*_plan_notes(plan, standings, hosts), *_platform_notes(facts, platform)]
+    notes = [
+        *_plan_notes(plan, standings, hosts),
+        *_platform_notes(facts, platform),
+        *_vendor_notes(standings),
+    ]
     cluster = cluster_of(site.kubernetes)
+    vendors = list(dict.fromkeys(g.item.gpu.vendor for s in standings for g in s.fleet.groups))
+    images = _images(facts, platform, vendors, site)
+    if platform is not None and len(vendors) > 1:
+        rule = f"{platform.name} starts engines of one vendor only, the plan has {' and '.join(vendors)}"
+        raise SpecError(f"{rule} (emit for {facts.engine}, or for each service by itself)")
     router = facts.router if platform is None else platform.router
     fronts = []
     for k, standing in enumerate(standings):
         name = dns_name(standing.name, MAX_GROUP_NAME)
         prompts, served_name = prompts_of(plan, standing), _served_name(standing, site)
         door = short_name(name if prompts is None else dns_name(served_name))
-        groups = groups_of(standing, names, facts, site)
+        groups = groups_of(standing, names, facts, site, images)
         own = {group.name for group in groups}
         if router.colocated or any(group.role is not Phase.COLOCATED for group in groups):
             policy, said = policy_of(plan, standing, router, site)
@@ -153,7 +162,6 @@ def deployment_of(
         notes += _format_notes(standing, groups)
         if facts.different_tp and any(group.contiguous_heads for group in groups):
             notes.append(facts.different_tp)
-    vendors = {group.item.gpu.vendor for s in standings for group in s.fleet.groups}
     return Deployment(
         plan_id=plan_id(plan),
         engine=facts.engine,
@@ -161,7 +169,7 @@ def deployment_of(
         router=router.tool,
         router_version=router.version,
         load_test_version=facts.load_test_version,
-        image=_image(facts, platform, vendors, site),
+        image=images[next(iter(images))],
         router_image="" if site.router_image is None else safe_text("router_image", site.router_image),
         model_cache=_model_cache(site, platform),
         environment=_environment(site),
@@ -218,13 +226,21 @@ def _draft(speculation: Speculation | None, site: SiteDocument) -> str:
     return f"{PLACEHOLDER}draft" if site.draft is None else json.dumps(site.draft, sort_keys=True)
 
 
-def _image(facts: EngineFacts, platform: PlatformFacts | None, vendors: set[str], site: SiteDocument) -> str:
-    if site.image is not None:
-        return safe_text("image", site.image)
-    images = facts.images if platform is None else platform.images.get(facts.engine, facts.images)
-    if len(vendors) == 1:
-        return images.get(next(iter(vendors)), f"{PLACEHOLDER}image")
-    return f"{PLACEHOLDER}image"
+def _images(
+    facts: EngineFacts, platform: PlatformFacts | None, vendors: Sequence[str], site: SiteDocument
+) -> dict[str, str]:
+    """Image of the engines on GPUs of each vendor."""
+    known = facts.images if platform is None else platform.images.get(facts.engine, facts.images)
+    found = {}
+    for vendor in vendors:
+        if vendor in site.images:
+            found[vendor] = safe_text(f"images: {vendor}", site.images[vendor])
+        elif site.image is not None and len(vendors) == 1:
+            found[vendor] = safe_text("image", site.image)
+        else:
+            several = f"s-{vendor}" if len(vendors) > 1 else ""
+            found[vendor] = known.get(vendor, f"{PLACEHOLDER}image{several}")
+    return found
 
 
 def _platform(platform: PlatformFacts, facts: EngineFacts) -> Platform:
@@ -242,6 +258,17 @@ def _stages(plan: Plan, names: Mapping[str, str]) -> tuple[Stage, ...]:
         )
         for period in plan.periods
     )
+
+
+def _vendor_notes(standings: Sequence[Standing]) -> Iterator[str]:
+    for standing in standings:
+        handed = [group for group in standing.fleet.groups if group.phase is not Phase.COLOCATED]
+        vendors = dict.fromkeys(group.item.gpu.vendor for group in handed)
+        if len(vendors) > 1:
+            yield (
+                f"Experimental: {standing.name} hands over between GPUs of {' and '.join(vendors)}, through "
+                "memory of the hosts and TCP. No public recipe pairs them: try one pair before the rest."
+            )
 
 
 def _platform_notes(facts: EngineFacts, platform: PlatformFacts | None) -> Iterator[str]:

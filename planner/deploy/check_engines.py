@@ -163,8 +163,8 @@ def compose_findings(
                     rule = f"{what} is taken by {taken[what, value]} too"
                     found.append(Finding(file=file, line=line, rule=rule, value=value))
                 taken[what, value] = name
-            if engine.image != manifest.image:
-                rule, hint = "all engines run one image", manifest.image
+            if engine.image != group.image:
+                rule, hint = "all engines run one image", group.image
                 at = tree.line(("services", name, "image"))
                 found.append(Finding(file=file, line=at, rule=rule, value=engine.image, suggestion=hint))
     return engines, found

@@ -59,6 +59,7 @@ _SETTINGS = {
     "model-cache": "model_cache",
     "models-": "models",
     "draft": "draft",
+    "images-": "images",
     "image": "image",
 }
 """Of the site file, by how their placeholders begin."""

@@ -25,10 +25,14 @@ class TransferSide(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Transfer:
-    """How a KV cache moves: the connector's name in the engine, and the side of it."""
+    """How a KV cache moves: the connector's name in the engine, and the side of it.
+
+    `by_host`: through memory of the hosts, as between GPUs of different vendors.
+    """
 
     connector: str
     side: TransferSide
+    by_host: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,6 +71,8 @@ class EngineGroup:
         Whether the model has layers with a recurrent state; with latent attention.
     share : float
         Of the requests of its pool, by the plan. [1]
+    image : str
+        With its tag.
     """
 
     name: str
@@ -95,6 +101,7 @@ class EngineGroup:
     latent: bool
     transfer: Transfer | None
     share: float
+    image: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -294,7 +301,8 @@ class Deployment:
     plan_id : str
         Hash of the plan's content.
     image, router_image : str
-        With their tags; an empty router image: the router runs outside containers.
+        With their tags; an empty router image: the router runs outside containers. Groups on GPUs of another
+        vendor have an image of their own.
     model_cache : str
         Folder of every host that holds the weights.
     environment : tuple of (str, str)

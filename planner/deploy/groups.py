@@ -65,9 +65,13 @@ def _pinned(standing: Standing, facts: EngineFacts, site: SiteDocument) -> dict[
 
 
 def groups_of(
-    standing: Standing, names: Mapping[str, str], facts: EngineFacts, site: SiteDocument
+    standing: Standing,
+    names: Mapping[str, str],
+    facts: EngineFacts,
+    site: SiteDocument,
+    images: Mapping[str, str],
 ) -> tuple[EngineGroup, ...]:
-    """The groups of a front, by their `names` in the deployment.
+    """The groups of a front, by their `names` in the deployment; `images` are those of vendors.
 
     Raises
     ------
@@ -89,6 +93,7 @@ def groups_of(
     pinned = _pinned(standing, facts, site)
     has_state = _has_state(service.model)
     activations = _activations(standing)
+    vendors = {group.item.gpu.vendor for group in groups if group.phase is not Phase.COLOCATED}
     different = len({group.parallelism.tp for group in groups if group.phase is not Phase.COLOCATED}) > 1
     out = []
     for i, (name, group) in enumerate(zip(standing.names, groups, strict=True)):
@@ -120,8 +125,9 @@ def groups_of(
                 contiguous_heads=different,
                 has_state=has_state,
                 latent=kind_of(service.model) != "heads",
-                transfer=_transfer(group.phase, engine.connector),
+                transfer=_transfer(group.phase, engine.connector, by_host=len(vendors) > 1),
                 share=group.rate / pool if pool else 0.0,
+                image=images[group.item.gpu.vendor],
             )
         )
     return tuple(out)
@@ -173,11 +179,11 @@ def _end(standing: Standing, group: Deployed) -> EndPoint:
     )
 
 
-def _transfer(role: Phase, connector: str) -> Transfer | None:
+def _transfer(role: Phase, connector: str, *, by_host: bool) -> Transfer | None:
     if role is Phase.COLOCATED:
         return None
     side = TransferSide.SENDS if role is Phase.PREFILL else TransferSide.RECEIVES
-    return Transfer(connector=connector, side=side)
+    return Transfer(connector=connector, side=side, by_host=by_host)
 
 
 def _quantized_at_load(service: Service, precision: Precision, engine: Engine, site: SiteDocument) -> bool:

@@ -29,7 +29,7 @@ def manifest_text(deployment: Deployment, target: str, files: list[str]) -> str:
             "image": deployment.image,
             **({"hosts": [_host(host) for host in deployment.hosts]} if platform is None else {}),
             "services": [
-                _front(front, suffix)
+                _front(front, suffix, deployment.image)
                 for front, suffix in zip(deployment.fronts, suffixes(deployment), strict=True)
             ],
             "files": files,
@@ -49,18 +49,18 @@ def _host(host: Host) -> dict[str, Any]:
     return {"name": host.name, "address": host.address, "gpu": host.gpu, "gpus": host.gpus}
 
 
-def _front(front: Front, suffix: str) -> dict[str, Any]:
+def _front(front: Front, suffix: str, image: str) -> dict[str, Any]:
     return {
         "name": front.name,
         "service": front.service,
         "model": front.model,
         "served_name": front.served_name,
         "files_end_in": suffix,
-        "groups": [_group(group) for group in front.groups],
+        "groups": [_group(group, image) for group in front.groups],
     }
 
 
-def _group(group: EngineGroup) -> dict[str, Any]:
+def _group(group: EngineGroup, image: str) -> dict[str, Any]:
     label = {group.node_label.key: group.node_label.value} if group.node_label.key else {}
     return {
         "name": group.name,
@@ -69,6 +69,7 @@ def _group(group: EngineGroup) -> dict[str, Any]:
         "gpu": group.gpu,
         **({"zone": group.zone} if group.zone else {}),
         "node_selector": label,
+        **({} if group.image == image else {"image": group.image}),
         "replicas": group.replicas,
         "gpus_per_replica": group.parallelism.num_gpus,
         **({"hosts_per_replica": group.nodes} if group.nodes > 1 else {}),

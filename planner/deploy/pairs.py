@@ -12,7 +12,8 @@ from planner.errors import SpecError
 from planner.specs import Attention, Engine, Model, StateMixer
 
 WAYS_OUT = {
-    "pair.vendor": "give prefill and decode GPUs of one vendor, or plan colocated groups",
+    "pair.vendor": "give prefill and decode GPUs of one vendor, plan colocated groups, or plan for vLLM with "
+    "options: {cross_vendor: true}, which is experimental",
     "pair.kv_dtype": "give both sides one KV cache format (precision.kv_cache)",
     "pair.block_size": "give both sides one block size",
     "pair.equal_block_size": "give both sides one block size",

@@ -33,6 +33,7 @@ class GroupEntry:
     role: Phase
     replicas: int
     node_selector: Mapping[str, str]
+    image: str
     nodes: int = 1
 
 
@@ -143,6 +144,7 @@ def read_manifest(folder: Path) -> Manifest:
                 service=str(service["service"]),
                 role=Phase(group["role"]),
                 replicas=int(group["replicas"]),
+                image=str(group.get("image", raw["image"])),
                 node_selector={str(key): str(value) for key, value in group["node_selector"].items()},
                 nodes=int(group.get("hosts_per_replica", 1)),
             )

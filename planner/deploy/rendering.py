@@ -169,7 +169,7 @@ def _service(
     ]
     model = [dialect.model_flag, front.model] if dialect.model_flag else [front.model]
     service: dict[str, Any] = {
-        "image": deployment.image,
+        "image": group.image,
         "entrypoint": [*dialect.program],
         "command": [*model, *(word for pair in arguments for word in pair if word is not None)],
         "network_mode": "host",

@@ -24,6 +24,15 @@ FORMATS = {Dtype.BF16: "bfloat16", Dtype.FP16: "float16", Dtype.FP8: "fp8"}
 FP8_LATENTS = "fp8_ds_mla"
 _FP8_LATENT_BACKENDS = ("FLASHMLA_SPARSE",)
 _READ_ROLES = {Phase.PREFILL: ("kv_producer", "kv_both"), Phase.DECODE: ("kv_consumer", "kv_both")}
+_LAYOUT = "VLLM_KV_CACHE_LAYOUT"
+_VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+_BY_HOST: dict[str, Any] = {
+    "kv_buffer_device": "cpu",
+    "kv_connector_extra_config": {"enforce_handshake_compat": False},
+}
+"""What lets engines on GPUs of two vendors hand over: their versions and backends differ, which the handshake
+compares."""
+
 _LOCAL = ("localhost", "127.0.0.1", "::1", "0.0.0.0", "")
 
 
@@ -56,11 +65,13 @@ def engine_arguments(front: Front, group: EngineGroup) -> Words:
     if group.transfer is not None and group.has_state:
         yield "--no-disable-hybrid-kv-cache-manager", None  # off by default beside a connector
     if group.transfer is not None:
-        config = {
+        config: dict[str, Any] = {
             "kv_connector": group.transfer.connector,
             "kv_role": ROLES[group.transfer.side],
             "kv_load_failure_policy": "fail",
         }
+        if group.transfer.by_host:
+            config |= _BY_HOST
         yield "--kv-transfer-config", json.dumps(config, separators=(",", ":"))
 
 
@@ -140,7 +151,11 @@ def environment(
         yield "VLLM_NIXL_SIDE_CHANNEL_HOST", places["address"]
         yield "VLLM_NIXL_SIDE_CHANNEL_PORT", places["side_port"]
         if group.contiguous_heads:
-            yield "VLLM_KV_CACHE_LAYOUT", "HND"
+            yield _LAYOUT, "HND"
+        elif group.transfer.by_host:
+            yield _LAYOUT, "NHD"
+        if group.transfer.by_host and "UCX_TLS" not in dict(deployment.environment):
+            yield "UCX_TLS", "tcp"
         if group.has_state:
             yield "VLLM_SSM_CONV_STATE_LAYOUT", "DS"
     yield from deployment.environment
@@ -236,8 +251,24 @@ def place_faults(engine: ReadEngine, flags: FlagList) -> Iterator[Finding]:
 def pair_faults(
     model: Model, prefill: Sequence[ReadEngine], decode: Sequence[ReadEngine], flags: FlagList
 ) -> Iterator[Finding]:
-    """Nothing beyond what holds of every engine."""
-    yield from ()
+    """Engines on GPUs of two vendors hand over through memory of their hosts, laid out alike."""
+    engines = (*prefill, *decode)
+    kinds = {name for engine in engines for name in _VISIBLE if name in engine.environment}
+    if len(kinds) < len(_VISIBLE) or not (prefill and decode):
+        return
+    layouts = {engine.environment.get(_LAYOUT, ("nothing", 0))[0] for engine in engines}
+    for engine in engines:
+        values, line = engine.flags(flags).get("--kv-transfer-config", (("",), engine.line))
+        config = transfer_config(values[0] if values else "")
+        for key, wanted in _BY_HOST.items():
+            if config.get(key) != wanted:
+                rule = f"{key} of engines on GPUs of two vendors must be {json.dumps(wanted)}"
+                shown = json.dumps(config.get(key))
+                yield Finding(file=engine.file, line=line, rule=rule, value=shown)
+        if len(layouts) > 1 or "nothing" in layouts:
+            layout, at = engine.environment.get(_LAYOUT, ("nothing", engine.line))
+            rule = f"{_LAYOUT} must be the same on GPUs of two vendors"
+            yield Finding(file=engine.file, line=at, rule=rule, value=layout)
 
 
 VLLM = Dialect(

@@ -7,7 +7,7 @@ keys, and names that are looked up here (model, GPUs, traffic presets).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -192,7 +192,11 @@ def scenario_from_text(
     supply = look_up_fleet(tree)
     models = [one.model for one in named if one.model is not None]
     problems += [*found, *supply.problems, *(problem for one in named for problem in one.problems)]
-    problems += [*_check_tp(tree, models), *(check_schedule(tree, document) if document is not None else ())]
+    problems += [
+        *_check_tp(tree, models),
+        *_check_vendors(tree, document),
+        *(check_schedule(tree, document) if document is not None else ()),
+    ]
     if problems or document is None:
         raise SpecError.of_file(source_name, problems)
     demands = document.demands
@@ -252,12 +256,17 @@ def _scenario(
     document: ScenarioDocument, services: tuple[Service, ...], supply: Named, source_name: str
 ) -> Scenario:
     """The scenario of a file in which nothing is wrong."""
+    fleet = [
+        fleet_item(item, supply.gpus[i], supply.instances.get(i)) for i, item in enumerate(document.fleet)
+    ]
+    if document.options.cross_vendor:
+        services = tuple(replace(service, cross_vendor=True) for service in services)
+        if len({item.gpu.vendor for item in fleet}) > 1:
+            fleet = [replace(item, rdma=False) for item in fleet]  # through host memory
     zones, egress, power = document.zones or {}, document.egress_per_gb, document.power
     return Scenario(
         services=services,
-        fleet=tuple(
-            fleet_item(item, supply.gpus[i], supply.instances.get(i)) for i, item in enumerate(document.fleet)
-        ),
+        fleet=tuple(fleet),
         objective=Objective(document.objective),
         options=_options(document.options),
         budget=document.budget_per_hour,
@@ -267,6 +276,15 @@ def _scenario(
         power=None if power is None else power_of(power),
         scaling=scaling_of(document),
     )
+
+
+def _check_vendors(tree: Tree, document: ScenarioDocument | None) -> Iterator[Problem]:
+    """Hand-overs between vendors are those that vLLM can be told to try."""
+    if document is None or not document.options.cross_vendor:
+        return
+    if other := next((demand.engine for demand in document.demands if demand.engine != "vllm"), None):
+        rule = f"only vLLM can be told to hand over between vendors, not {other}"
+        yield tree.problem(("options", "cross_vendor"), rule)
 
 
 def service_of(document: DemandDocument, model: Model, preset: catalog.TrafficPreset | None) -> Service:

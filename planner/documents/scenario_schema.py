@@ -353,6 +353,11 @@ class OptionsDocument(DocumentModel):
     max_nodes_per_replica: Annotated[int, Field(ge=1, le=MAX_NODES)] = Field(
         default=1, description="Most whole nodes that one replica may lie on; beyond one they need RDMA."
     )
+    cross_vendor: bool = Field(
+        default=False,
+        description="Experimental, for vLLM: prefill may hand over to decode on GPUs of another vendor; KV "
+        "caches of a fleet of several then take host memory and TCP.",
+    )
     allowed_tp: Annotated[list[Parallel], Field(min_length=1)] | None = Field(
         default=None, description="Tensor parallel sizes to choose from, e.g. [1, 2, 4]; default: all."
     )

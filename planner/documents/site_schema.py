@@ -87,6 +87,9 @@ class SiteDocument(DocumentModel):
         default={}, description="What requests call the model, by service; default: the plan's name of it."
     )
     image: Text | None = Field(default=None, description="Image of the engines, with its tag.")
+    images: dict[Annotated[str, Choice(("nvidia", "amd"))], Text] = Field(
+        default={}, description="Images of the engines by vendor of the GPU, where there are several."
+    )
     router_image: Text | None = Field(
         default=None, description="Image of the router, with its tag; left out: it runs outside containers."
     )

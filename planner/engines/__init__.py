@@ -12,7 +12,7 @@ from planner.documents.engine import load_engine_file
 from planner.documents.engine_constants import load_engine_constants
 from planner.documents.names import did_you_mean
 from planner.errors import SpecError
-from planner.specs import Engine, FittedConstants, Service
+from planner.specs import Engine, FittedConstants, PairCheck, Service
 
 _FOLDER = Path(str(files(__name__)))
 CONSTANTS_FILE = _FOLDER / "constants" / "fitted.yaml"
@@ -55,6 +55,9 @@ def measured_versions(name: str) -> tuple[str, ...]:
 def engine_of(service: Service) -> Engine:
     """The engine of a service; with a measured point of its model, kernels are as fast as that one says."""
     engine, point = load_engine(service.engine), service.measured
+    if service.cross_vendor:
+        kept = tuple(rule for rule in engine.pair_rules if rule.check is not PairCheck.VENDOR)
+        engine = replace(engine, pair_rules=kept)
     return engine if point is None else engine.with_factor(service.model.shape, point.factor)
 
 

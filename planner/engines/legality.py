@@ -344,6 +344,8 @@ def _vendor(prefill: EndPoint, decode: EndPoint, model: Model) -> str | None:
 
 
 def _kv_dtype(prefill: EndPoint, decode: EndPoint, model: Model) -> str | None:
+    if prefill.kv_cache is Dtype.FP8 and decode.kv_cache is Dtype.FP8 and prefill.vendor != decode.vendor:
+        return "fp8 KV caches of two vendors are encoded in different ways (e4m3fn, e4m3fnuz): take 16 bits"
     if prefill.kv_cache is decode.kv_cache:
         return None
     return f"KV cache formats differ: {prefill.kv_cache} and {decode.kv_cache}"

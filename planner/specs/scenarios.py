@@ -168,6 +168,8 @@ class Service:
         What its draft does; None: it decodes one token per step.
     measured : MeasuredPoint or None
         Of its model on its engine; None: predictions have the constants of the engine alone.
+    cross_vendor : bool
+        Whether prefill may hand over to decode on GPUs of another vendor, which no engine does by itself.
     """
 
     model: Model
@@ -179,6 +181,7 @@ class Service:
     choices: tuple[Precision, ...] = ()
     speculation: Speculation | None = None
     measured: MeasuredPoint | None = None
+    cross_vendor: bool = False
 
     @property
     def name(self) -> str:
