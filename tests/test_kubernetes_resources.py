@@ -55,6 +55,11 @@ GOOD = {
     "Service": head("v1", "Service")
     + "spec:\n  selector: {a: b}\n  ports:\n  - {port: 80, targetPort: http}\n",
     "ServiceAccount": head("v1", "ServiceAccount"),
+    "Role": head("rbac.authorization.k8s.io/v1", "Role")
+    + "rules:\n- {apiGroups: [''], resources: [pods], verbs: [get, list, watch]}\n",
+    "RoleBinding": head("rbac.authorization.k8s.io/v1", "RoleBinding")
+    + "roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: one}\n"
+    + "subjects: [{kind: ServiceAccount, name: one, namespace: a}]\n",
     "PersistentVolumeClaim": head("v1", "PersistentVolumeClaim")
     + "spec:\n  accessModes: [ReadWriteMany]\n  resources: {requests: {storage: 500Gi}}\n",
     "Deployment": head("apps/v1", "Deployment")
@@ -132,6 +137,24 @@ BREAKS: dict[str, tuple[str, str, str, str]] = {
     "text for a number": ("Deployment", "replicas: 2", "replicas: two", "must be a whole number"),
     "boolean for a number": ("Deployment", "replicas: 2", "replicas: true", "must be a whole number"),
     "quantity": ("Deployment", "memory: 64Gi, cpu", "memory: 64Gx, cpu", "must be a quantity"),
+    "large suffix": ("Deployment", "memory: 64Gi, cpu", "memory: 64K, cpu", "must be a quantity"),
+    "broken quantity": ("Deployment", "cpu: 500m", "cpu: 0.5", "must be a quantity.*write '0.5'"),
+    "too large": ("LeaderWorkerSet", "size: 2", "size: 3000000000", "must be at most 2147483647"),
+    "no labels": ("InferencePool", "matchLabels: {a: b}", "matchLabels: {}", "must be at least 1 keys"),
+    "effect": ("Deployment", "effect: NoSchedule", "effect: NoScedule", "did you mean NoSchedule"),
+    "operator": ("Deployment", "operator: Exists", "operator: Exist", "did you mean Exists"),
+    "pull": ("Deployment", "  image:", "  imagePullPolicy: always\n        image:", "did you mean Always"),
+    "restarts": (
+        "Deployment", "  nodeSelector:", "  restartPolicy: Ever\n      nodeSelector:",
+        "must be one of A",
+    ),
+    "container's name": ("Deployment", "name: main", "name: Main", "containers.0..name must match"),
+    "variable's name": ("Deployment", "name: UCX_TLS", "name: UCX TLS", "env.0..name must match"),
+    "volume's name": ("Deployment", "- name: weights", "- name: Weights", "volumes.0..name must match"),
+    "port's name": ("Deployment", "name: http,", "name: a-name-of-a-port,", "must be at most 15 characters"),
+    "port of a container": ("Deployment", "containerPort: 8000", "containerPort: 80000", "at most 65535"),
+    "verbs": ("Role", ", verbs: [get, list, watch]", "", "rules.0..verbs is required"),
+    "role": ("RoleBinding", "roleRef: [^\n]*\n", "", "roleRef is required"),
     "choice": ("Service", "  selector:", "  type: ClusterIp\n  selector:", "did you mean ClusterIP"),
     "policy": ("LeaderWorkerSet", "RecreateGroupOnPodRestart", "Sometimes", "must be one of"),
     "bound": ("HTTPRoute", "weight: 3", "weight: -1", "must be at least 0"),
@@ -149,7 +172,23 @@ BREAKS: dict[str, tuple[str, str, str, str]] = {
     ),
     "label's key": ("ConfigMap", "a.b/c: d", "a b: d", "is no key of labels"),
     "label's value": ("ConfigMap", "a.b/c: d", "a.b/c: 'x y'", "a label must be"),
-    "label of no text": ("ConfigMap", "a.b/c: d", "a.b/c: 1", "labels must hold quoted text"),
+    "label of no text": ("ConfigMap", "a.b/c: d", "a.b/c: 1", "labels.a.b/c must be text.*write '1'"),
+    "labels that are a list": (
+        "ConfigMap", "labels: {a.b/c: d}", "labels: [a]",
+        "metadata.labels must be a map",
+    ),
+    "labels of a graph's pod": (
+        "DynamoGraphDeployment", "podTemplate:\n", "podTemplate:\n      metadata: {labels: [a]}\n",
+        "podTemplate.metadata.labels must be a mapping",
+    ),
+    "annotations": (
+        "ConfigMap", "labels: {a.b/c: d}", "annotations: x",
+        "metadata.annotations must be a map",
+    ),
+    "long key": ("ConfigMap", "a.b/c: d", f"{'a' * 254}/c: d", "is no key of labels"),
+    "key of data": ("ConfigMap", "a.json", "a/b.json", "a key of data must be up to 253"),
+    "name of a service": ("Service", "name: one", "name: a.b", "up to 63 small letters.*a letter first"),
+    "name of a set": ("LeaderWorkerSet", "name: one", "name: 1one", "a letter first"),
     "label of a pod": ("Deployment", "      labels: {a: b}", "      labels: {a: 'b/c'}", "a label must be"),
     "variable twice": ("Deployment", "name: POD_IP", "name: UCX_TLS", "two items with this name"),
     "port twice": (
@@ -157,6 +196,22 @@ BREAKS: dict[str, tuple[str, str, str, str]] = {
         "  - {name: http, containerPort: 8000}",
         "  - {name: http, containerPort: 8000}\n        - {name: x, containerPort: 8000}",
         "two items with this containerPort",
+    ),
+    "port twice, once by default": (
+        "Deployment",
+        "  - {name: http, containerPort: 8000}",
+        "  - {name: http, containerPort: 8000}\n        - {containerPort: 8000, protocol: TCP}",
+        "two items with this containerPort and protocol.*8000, TCP",
+    ),
+    "part of a GPU": (
+        "Deployment", "'4', memory: 64Gi, cpu: 500m}\n *requests: {nvidia.com/gpu: '4'",
+        "'1.5'}\n          requests: {nvidia.com/gpu: '1.5'",
+        "nvidia.com/gpu must be a whole number",
+    ),
+    "picker's port": ("InferencePool", ", port: {number: 9002}", "", "port is required where the picker"),
+    "ports of a pool": (
+        "InferencePool", r"\[{number: 8000}\]", "[{number: 8000}, {number: 8000}]",
+        "two target ports are the same",
     ),
     "mount": ("Deployment", "name: weights, mount", "name: weight, mount", "a volume that the pod has not"),
     "toleration": ("Deployment", "key: nvidia.com/gpu", "key: amd.com/gpu", "needs a toleration"),
@@ -181,6 +236,27 @@ BREAKS: dict[str, tuple[str, str, str, str]] = {
     ),
     "main": ("DynamoGraphDeployment", "name: main", "name: engine", "needs a container main"),
     "tag": ("DynamoGraphDeployment", "engine:1.6.1", "engine:mine", "runtimeVersionOverride is required"),
+    "available": (
+        "DynamoGraphDeployment", "replicas: 2", "replicas: 2\n    minAvailable: 3",
+        "minAvailable must be at most",
+    ),
+    "restart": (
+        "DynamoGraphDeployment", "  components:", "  restart: {id: a}\n  components:",
+        "restart must be",
+    ),
+    "policies": (
+        "DynamoGraphDeployment", "  components:",
+        "  experimental: {kvTransferPolicy: {domain: rack}}\n  components:",
+        "needs one of labelKey and clusterTopologyName",
+    ),
+    "picker of a worker": (
+        "DynamoGraphDeployment", "type: prefill", "type: prefill\n    eppConfig: {config: {}}",
+        "belongs to a component of type epp",
+    ),
+    "no component": (
+        "DynamoGraphDeployment", r"components:\n(.*\n)*", "components: []\n",
+        "needs a component",
+    ),
     "doors": ("DynamoGraphDeployment", "type: prefill", "type: epp", "at most one component of type epp"),
 }  # fmt: skip
 
@@ -199,6 +275,11 @@ def test_one_fault_is_told(fault: str):
     lines = found(broken(kind, old, new))
     assert any(re.search(said, line) for line in lines), lines
     assert all(re.match(r"x\.yaml:[1-9]\d*: ", line) for line in lines)
+
+
+@pytest.mark.parametrize("quantity", ["100n", "100u", "2k", "1E", "'1e3'", "64Mi", "1.5Gi", "'0.5'", "4"])
+def test_quantities_of_every_suffix_pass(quantity: str):
+    assert found(GOOD["Deployment"].replace("cpu: 500m", f"cpu: {quantity}")) == []
 
 
 def test_the_line_is_that_of_the_fault():
@@ -229,9 +310,11 @@ CUSTOM = (
     "LLMInferenceService",
     "DynamoGraphDeployment",
 )
+CEL = ("available", "policies", "picker of a worker", "picker's port", "ports of a pool")
 OURS = (
     "toleration", "requests", "mount", "long names", "main", "tag", "label of a pod", "framework", "doors",
-    "older service", *(() if importlib.util.find_spec("cel") else ("both scalings", "components")),
+    "older service", "labels of a graph's pod", "no component", "name of a set", "restart",
+    *(() if importlib.util.find_spec("cel") else ("both scalings", "components", *CEL)),
 )  # fmt: skip
 """Faults that the other checker does not tell; some it tells by rules in CEL, where that is installed."""
 
@@ -275,7 +358,8 @@ def test_schemas_are_what_the_tool_makes():
 
 @pytest.mark.tools
 @pytest.mark.parametrize(
-    "kind", ["ConfigMap", "Service", "ServiceAccount", "PersistentVolumeClaim", "Deployment"]
+    "kind",
+    ["ConfigMap", "Service", "ServiceAccount", "PersistentVolumeClaim", "Deployment", "Role", "RoleBinding"],
 )
 def test_kubernetes_validate_agrees(tmp_path: Path, kind: str):
     validate = pytest.importorskip("kubernetes_validate", reason="needs kubernetes-validate")
@@ -288,6 +372,9 @@ def test_kubernetes_validate_agrees(tmp_path: Path, kind: str):
             "text for a number",
             "number for text",
             "required",
+            "verbs",
+            "role",
+            "labels that are a list",
         ):
             wrong, _ = parse_tree(broken(of, old, new), "x.yaml")
             with pytest.raises(validate.ValidationError):

@@ -32,7 +32,7 @@ DEFINITIONS = {
 
 KEPT = (
     "type", "enum", "pattern", "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems",
-    "required",
+    "minProperties", "maxProperties", "required",
 )  # fmt: skip
 
 VOLUMES = {
@@ -43,8 +43,27 @@ VOLUMES = {
 
 LEFT_OUT = {"ephemeralContainers", "windowsOptions"}
 
+LABEL = {"type": "string", "maxLength": 63, "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"}
+PORT_NAME = {"type": "string", "maxLength": 15, "pattern": "^[a-z0-9-]*[a-z][a-z0-9-]*$"}
+VARIABLE = {"type": "string", "pattern": "^[-._a-zA-Z][-._a-zA-Z0-9]*$"}
+INT32 = {"minimum": -(2**31), "maximum": 2**31 - 1}
+NUMBER: Schema = {"type": "integer", **INT32}
+COUNT: Schema = {**NUMBER, "minimum": 0}
+
+CHOICES = {
+    "dnsPolicy": ["ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"],
+    "effect": ["NoSchedule", "PreferNoSchedule", "NoExecute"],
+    "imagePullPolicy": ["Always", "IfNotPresent", "Never"],
+    "protocol": ["TCP", "UDP", "SCTP"],
+    "restartPolicy": ["Always", "OnFailure", "Never"],
+    "whenUnsatisfiable": ["DoNotSchedule", "ScheduleAnyway"],
+}
+"""Values of fields of pods that definitions leave to the API server, by the reference of the Pod API."""
+
+OPERATORS = ["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
+TOLERATED = ["Exists", "Equal", "Gt", "Lt"]
+
 TEXT: Schema = {"type": "string"}
-NUMBER: Schema = {"type": "integer"}
 TEXTS: Schema = {"type": "object", "values": TEXT}
 PORT: Schema = {"type": "integer", "minimum": 1, "maximum": 65535}
 
@@ -55,12 +74,14 @@ def fields(required: tuple[str, ...] = (), **properties: Schema) -> Schema:
     return found | ({"required": list(required)} if required else {})
 
 
-def many(item: Schema, *keys: str) -> Schema:
-    """A list; `keys` tell its items apart."""
-    return {"type": "array", "items": item} | ({"keys": list(keys)} if keys else {})
+def many(item: Schema, *keys: str, **usual: str) -> Schema:
+    """A list; `keys` tell its items apart, `usual` are their values where an item has none."""
+    found: Schema = {"type": "array", "items": item}
+    return found | ({"keys": list(keys)} if keys else {}) | ({"usual": usual} if usual else {})
 
 
-POD_TEMPLATE: Schema = fields(("spec",), metadata=fields(labels=TEXTS, annotations=TEXTS), spec={"pod": True})
+METADATA = fields(name=TEXT, namespace=TEXT, labels=TEXTS, annotations=TEXTS, finalizers=many(TEXT))
+POD_TEMPLATE: Schema = fields(("spec",), metadata=METADATA, spec={"pod": True})
 SELECTOR = fields(
     matchLabels=TEXTS,
     matchExpressions=many(
@@ -100,6 +121,10 @@ FILTER = fields(
         path=fields(("type",), type=TEXT, replacePrefixMatch=TEXT, replaceFullPath=TEXT),
     ),
     requestHeaderModifier={"open": True},
+    responseHeaderModifier={"open": True},
+    requestMirror={"open": True},
+    requestRedirect={"open": True},
+    extensionRef={"open": True},
 )
 
 CORE: dict[str, tuple[str, Schema]] = {
@@ -117,19 +142,56 @@ CORE: dict[str, tuple[str, Schema]] = {
         fields(
             spec=fields(
                 selector=TEXTS,
-                ports=many(SERVICE_PORT, "port", "protocol"),
+                ports=many(SERVICE_PORT, "port", "protocol", protocol="TCP"),
                 type={"type": "string", "enum": ["ClusterIP", "NodePort", "LoadBalancer", "ExternalName"]},
                 clusterIP=TEXT,
+                externalTrafficPolicy={"type": "string", "enum": ["Cluster", "Local"]},
+                internalTrafficPolicy={"type": "string", "enum": ["Cluster", "Local"]},
+                ipFamilyPolicy={
+                    "type": "string",
+                    "enum": ["SingleStack", "PreferDualStack", "RequireDualStack"],
+                },
+                loadBalancerClass=TEXT,
+                loadBalancerSourceRanges=many(TEXT),
                 publishNotReadyAddresses={"type": "boolean"},
-                sessionAffinity=TEXT,
+                sessionAffinity={"type": "string", "enum": ["ClientIP", "None"]},
             )
+        ),
+    ),
+    "Role": (
+        "rbac.authorization.k8s.io/v1",
+        fields(
+            rules=many(
+                fields(
+                    ("verbs",),
+                    apiGroups=many(TEXT),
+                    resources=many(TEXT),
+                    resourceNames=many(TEXT),
+                    verbs=many(TEXT),
+                )
+            )
+        ),
+    ),
+    "RoleBinding": (
+        "rbac.authorization.k8s.io/v1",
+        fields(
+            ("roleRef",),
+            roleRef=fields(("apiGroup", "kind", "name"), apiGroup=TEXT, kind=TEXT, name=TEXT),
+            subjects=many(
+                fields(("kind", "name"), apiGroup=TEXT, kind=TEXT, name=TEXT, namespace=TEXT),
+            ),
         ),
     ),
     "PersistentVolumeClaim": (
         "v1",
         fields(
             spec=fields(
-                accessModes=many(TEXT),
+                accessModes=many(
+                    {
+                        "type": "string",
+                        "enum": ["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"],
+                    }
+                ),
                 storageClassName=TEXT,
                 volumeMode=TEXT,
                 volumeName=TEXT,
@@ -146,7 +208,7 @@ CORE: dict[str, tuple[str, Schema]] = {
             ("spec",),
             spec=fields(
                 ("selector", "template"),
-                replicas={"type": "integer", "minimum": 0},
+                replicas=COUNT,
                 selector=SELECTOR,
                 template=POD_TEMPLATE,
                 strategy=STRATEGY,
@@ -212,6 +274,8 @@ def compact(schema: Any) -> Schema:
         quantity = "pattern" in schema  # only quantities have one
         return {"quantity": True} if quantity else {"intOrString": True}
     found: Schema = {key: schema[key] for key in KEPT if key in schema}
+    if schema.get("format") == "int32":
+        found = INT32 | found
     if schema.get("x-kubernetes-preserve-unknown-fields"):
         return {"open": True}
     if "properties" in schema:
@@ -220,6 +284,8 @@ def compact(schema: Any) -> Schema:
         found["fields"] = {
             name: compact(part) for name, part in schema["properties"].items() if name not in LEFT_OUT
         }
+        if found["fields"].get("spec") == {"pod": True} and "metadata" in found["fields"]:
+            found["fields"]["metadata"] = METADATA
     elif isinstance(schema.get("additionalProperties"), dict):
         found["values"] = compact(schema["additionalProperties"])
     elif found.get("type") == "object":
@@ -228,6 +294,9 @@ def compact(schema: Any) -> Schema:
         found["items"] = compact(schema["items"])
     if schema.get("x-kubernetes-list-type") == "map":
         found["keys"] = list(schema["x-kubernetes-list-map-keys"])
+        parts = schema["items"]["properties"]
+        if usual := {key: parts[key]["default"] for key in found["keys"] if "default" in parts[key]}:
+            found["usual"] = usual
     if schema.get("nullable"):
         found["nullable"] = True
     if "enum" in found:
@@ -259,7 +328,32 @@ def pod_schema(definition: Any) -> Schema:
     found["fields"]["volumes"]["items"]["fields"] = {
         name: part for name, part in volume.items() if name in VOLUMES
     }
+    found["fields"]["volumes"]["items"]["fields"]["name"] = LABEL
+    for kind in ("containers", "initContainers"):
+        container = found["fields"][kind]["items"]["fields"]
+        container["name"] = LABEL
+        container["ports"]["items"]["fields"]["name"] = PORT_NAME
+        container["env"]["items"]["fields"]["name"] = VARIABLE
+    tighten(found)
     return found
+
+
+def tighten(schema: Any) -> None:
+    """Adds to the fields of a pod which values there are."""
+    if not isinstance(schema, dict):
+        return
+    parts = schema.get("fields", {})
+    for name, part in parts.items():
+        if name in CHOICES and part.get("type") == "string":
+            part["enum"] = CHOICES[name]
+        elif name == "operator":
+            part["enum"] = OPERATORS if "values" in parts else TOLERATED
+        elif name in ("containerPort", "hostPort"):
+            parts[name] = PORT
+        else:
+            tighten(part)
+    for inner in ("items", "values"):
+        tighten(schema.get(inner))
 
 
 def definition_of(folder: Path, file: str, version: str) -> tuple[str, Any]:

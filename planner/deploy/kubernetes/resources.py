@@ -28,7 +28,11 @@ _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _SUBDOMAIN = re.compile(rf"{_LABEL.pattern}(\.{_LABEL.pattern})*")
 _KEY = re.compile(rf"({_SUBDOMAIN.pattern}/)?[A-Za-z0-9]([A-Za-z0-9._-]{{0,61}}[A-Za-z0-9])?")
 _VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?")
-_QUANTITY = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(m|k|[KMGTPE]i?|[eE][+-]?\d+)?")
+_QUANTITY = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?\d+)?")
+_HOST = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_HOSTS = ("Service", "LeaderWorkerSet")
+"""Kinds whose names are names of hosts within the cluster: no dots, a letter first."""
+_DATA_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 _LONGEST = 253
 _TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,), "array": (list,),
@@ -38,7 +42,15 @@ _CALLED = {
     "string": "text", "integer": "a whole number", "number": "a number", "boolean": "true or false",
     "array": "a list", "object": "a mapping",
 }  # fmt: skip
-_METADATA = ("name", "namespace", "labels", "annotations", "generateName", "finalizers")
+_TEXT: Schema = {"type": "string"}
+_TEXTS: Schema = {"type": "object", "values": _TEXT}
+_METADATA: Schema = {
+    "type": "object",
+    "fields": {
+        "name": {}, "namespace": {}, "generateName": _TEXT, "labels": _TEXTS, "annotations": _TEXTS,
+        "finalizers": {"type": "array", "items": _TEXT},
+    },
+}  # fmt: skip
 _OLDER = {
     ("nvidia.com/v1alpha1", "DynamoGraphDeployment"): "nvidia.com/v1beta1",
     ("serving.kserve.io/v1alpha1", "LLMInferenceService"): "serving.kserve.io/v1alpha2",
@@ -73,37 +85,46 @@ def resource_findings(tree: Tree, file: str) -> Iterator[Finding]:
         hint = "an older version, which its fields do not have" if old else ""
         yield Finding(file=file, line=tree.line(("apiVersion",)), rule=rule, value=version, suggestion=hint)
         return
+    body: dict[str, Any] = {**known["schema"]["fields"], "apiVersion": {}, "kind": {}, "metadata": _METADATA}
+    problems = list(_findings(tree, (), {**known["schema"], "fields": body}, file))
     if kind != "Kustomization":
-        yield from _metadata_findings(tree, file, kind)
-    body: dict[str, Any] = {**known["schema"]["fields"], "apiVersion": {}, "kind": {}, "metadata": {}}
-    found = _findings(tree, (), {**known["schema"], "fields": body}, file)
-    problems = list(found)
+        yield from _name_findings(tree, file, kind)
+    if kind == "ConfigMap":
+        problems += _data_findings(tree, file)
     yield from problems
     if not problems:
         yield from rule_findings(tree, file)
 
 
-def _metadata_findings(tree: Tree, file: str, kind: str) -> Iterator[Finding]:
-    """Names, labels and annotations."""
+def _name_findings(tree: Tree, file: str, kind: str) -> Iterator[Finding]:
+    """Names of an object and of its namespace."""
     metadata = tree.get("metadata")
     if not isinstance(metadata, dict):
         yield Finding(file=file, line=1, rule="metadata is required")
         return
-    for key in metadata:
-        if key not in _METADATA:
-            hint = did_you_mean(key, _METADATA)
-            line = tree.line(("metadata", key))
-            yield Finding(file=file, line=line, rule="metadata has no such field", value=key, suggestion=hint)
-    for key, pattern, longest in (("name", _SUBDOMAIN, _LONGEST), ("namespace", _LABEL, MAX_LABEL)):
+    named = (_HOST, MAX_LABEL) if kind in _HOSTS else (_SUBDOMAIN, _LONGEST)
+    for key, pattern, longest in (("name", *named), ("namespace", _LABEL, MAX_LABEL)):
         value = tree.get("metadata", key)
         line = tree.line(("metadata", key))
         if value is None:
             if key == "name":
                 yield Finding(file=file, line=line, rule="metadata.name is required")
         elif not _named(value, pattern, longest):
-            rule = f"metadata.{key} must be up to {longest} small letters, digits and dashes"
+            first = ", a letter first" if pattern is _HOST else ""
+            rule = f"metadata.{key} must be up to {longest} small letters, digits and dashes{first}"
             yield Finding(file=file, line=line, rule=rule, value=str(value))
-    yield from _label_findings(tree, ("metadata",), file)
+
+
+def _data_findings(tree: Tree, file: str) -> Iterator[Finding]:
+    """Keys of a ConfigMap, which become names of files."""
+    for part in ("data", "binaryData"):
+        given = tree.get(part)
+        for key in given if isinstance(given, dict) else ():
+            if not _DATA_KEY.fullmatch(key):
+                rule = (
+                    f"a key of {part} must be up to {_LONGEST} letters, digits, dashes, dots and underscores"
+                )
+                yield Finding(file=file, line=tree.line((part, key)), rule=rule, value=key)
 
 
 def _named(value: Any, pattern: re.Pattern[str], longest: int) -> bool:
@@ -119,14 +140,10 @@ def _label_findings(tree: Tree, path: KeyPath, file: str) -> Iterator[Finding]:
         given = tree.get(*path, part)
         for key, value in given.items() if isinstance(given, dict) else ():
             line = tree.line((*path, part, key))
-            if not _KEY.fullmatch(str(key)):
+            if not _KEY.fullmatch(str(key)) or len(str(key).rpartition("/")[0]) > _LONGEST:
                 yield Finding(file=file, line=line, rule=f"is no key of {part}", value=str(key))
-            if not isinstance(value, str):
-                rule = f"{part} must hold quoted text"
-                yield Finding(
-                    file=file, line=line, rule=rule, value=str(value), suggestion=f"write '{value}'"
-                )
-            elif part == "labels" and not _VALUE.fullmatch(value) and not value.startswith(PLACEHOLDER):
+            told = not isinstance(value, str) or value.startswith(PLACEHOLDER)
+            if part == "labels" and not told and not _VALUE.fullmatch(value):
                 rule = f"a label must be up to {MAX_LABEL} letters, digits, dashes, dots and underscores"
                 yield Finding(file=file, line=line, rule=rule, value=value)
 
@@ -163,9 +180,10 @@ def _problem(value: Any, schema: Schema) -> tuple[str, str]:
         fits = isinstance(value, int | str) and not isinstance(value, bool)
         return ("" if fits else "must be a whole number or text"), ""
     if schema.get("quantity"):
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        fits = number or (isinstance(value, str) and _QUANTITY.fullmatch(value) is not None)
-        return ("" if fits else "must be a quantity such as 4, 500m or 32Gi"), ""
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        fits = whole or (isinstance(value, str) and _QUANTITY.fullmatch(value) is not None)
+        hint = f"write '{value}'" if isinstance(value, float) else ""
+        return ("" if fits else "must be a quantity such as 4, 500m or 32Gi"), hint
     kind = str(schema.get("type", "object" if "fields" in schema or "values" in schema else ""))
     if kind and (not isinstance(value, _TYPES[kind]) or (isinstance(value, bool) and kind != "boolean")):
         hint = f"write '{value}'" if kind == "string" and isinstance(value, int | float) else ""
@@ -183,6 +201,8 @@ def _bound(value: Any, schema: Schema) -> str:
         size, least, most, what = len(value), "minLength", "maxLength", " characters"
     elif isinstance(value, list):
         size, least, most, what = len(value), "minItems", "maxItems", " items"
+    elif isinstance(value, dict):
+        size, least, most, what = len(value), "minProperties", "maxProperties", " keys"
     elif isinstance(value, int | float):
         size, least, most, what = value, "minimum", "maximum", ""
     else:
@@ -216,11 +236,11 @@ def _object_findings(
 
 
 def _list_findings(tree: Tree, path: KeyPath, schema: Schema, file: str, count: int) -> Iterator[Finding]:
-    keys, seen = schema.get("keys", ()), set[tuple[str, ...]]()
+    keys, usual, seen = schema.get("keys", ()), schema.get("usual", {}), set[tuple[str, ...]]()
     for i in range(count):
         here = (*path, i)
         yield from _findings(tree, here, schema.get("items", {}), file)
-        told = tuple(str(tree.get(*here, key)) for key in keys)
+        told = tuple(str(tree.get(*here, key) or usual.get(key)) for key in keys)
         if keys and told in seen:
             rule = f"{dotted(path)} has two items with this {' and '.join(keys)}"
             yield Finding(file=file, line=tree.line(here), rule=rule, value=", ".join(told))

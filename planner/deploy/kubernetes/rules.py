@@ -42,6 +42,8 @@ def rule_findings(tree: Tree, file: str) -> Iterator[Finding]:
                 yield Finding(file=file, line=line, rule="replicas and scaling exclude one another")
     if kind == "DisaggregatedSet":
         yield from _role_findings(tree, file)
+    if kind == "InferencePool":
+        yield from _pool_findings(tree, file)
     for path in _pods(tree.raw, ()):
         yield from _pod_findings(tree, path, file)
 
@@ -57,6 +59,16 @@ def _graph_findings(tree: Tree, file: str) -> Iterator[Finding]:
         yield Finding(
             file=file, line=line, rule=f"backendFramework {one_of(_FRAMEWORKS)}", value=str(framework)
         )
+    if not count:
+        rule = "a graph needs a component"
+        yield Finding(file=file, line=tree.line(("spec", "components")), rule=rule)
+    if tree.has("spec", "restart"):
+        line = tree.line(("spec", "restart"))
+        yield Finding(file=file, line=line, rule="restart must be left out of a graph that is made")
+    policy: KeyPath = ("spec", "experimental", "kvTransferPolicy")
+    if tree.has(*policy) and tree.has(*policy, "labelKey") == tree.has(*policy, "clusterTopologyName"):
+        rule = "kvTransferPolicy needs one of labelKey and clusterTopologyName"
+        yield Finding(file=file, line=tree.line(policy), rule=rule)
     graph = str(tree.get("metadata", "name"))
     paths = [("spec", "components", i) for i in range(count)]
     names = Counter(str(tree.get(*path, "name")).lower() for path in paths)
@@ -87,6 +99,13 @@ def _component_findings(
     if isinstance(nodes, int) and nodes < 2:
         line = tree.line((*path, "multinode", "nodeCount"))
         yield Finding(file=file, line=line, rule="nodeCount must be at least 2", value=str(nodes))
+    least, replicas = tree.get(*path, "minAvailable"), tree.get(*path, "replicas")
+    if least is not None and replicas != 0 and least > (1 if replicas is None else replicas):
+        rule = "minAvailable must be at most the component's replicas"
+        yield Finding(file=file, line=tree.line((*path, "minAvailable")), rule=rule, value=str(least))
+    if tree.has(*path, "eppConfig") and tree.get(*path, "type") != "epp":
+        rule = "eppConfig belongs to a component of type epp"
+        yield Finding(file=file, line=tree.line((*path, "eppConfig")), rule=rule)
     images = [
         str(tree.get(*path, "podTemplate", "spec", "containers", i, "image") or "")
         for i in range(len(tree.entries(*path, "podTemplate", "spec", "containers")))
@@ -112,6 +131,22 @@ def _role_findings(tree: Tree, file: str) -> Iterator[Finding]:
     for name, count in Counter(roles).items():
         if count > 1:
             yield Finding(file=file, line=line, rule="two roles have one name", value=name)
+
+
+def _pool_findings(tree: Tree, file: str) -> Iterator[Finding]:
+    """The picker has a port where it is a service; ports of a pool differ."""
+    picker: KeyPath = ("spec", "endpointPickerRef")
+    service = tree.get(*picker, "kind") in (None, "Service")
+    if tree.has(*picker) and service and not tree.has(*picker, "port"):
+        rule = "endpointPickerRef.port is required where the picker is a Service"
+        yield Finding(file=file, line=tree.line(picker), rule=rule)
+    numbers = [
+        tree.get("spec", "targetPorts", i, "number") for i in range(_count(tree, ("spec", "targetPorts")))
+    ]
+    for i, number in enumerate(numbers):
+        if number in numbers[:i]:
+            line = tree.line(("spec", "targetPorts", i))
+            yield Finding(file=file, line=line, rule="two target ports are the same", value=str(number))
 
 
 # --------------------------------------------------------------------------------------------
@@ -160,6 +195,10 @@ def _gpu_findings(tree: Tree, path: KeyPath, file: str, tolerated: list[Any]) ->
         if str(limit) != str(request) and not (request is None and limit is not None):
             rule = f"requests and limits of {resource} must be the same"
             yield Finding(file=file, line=line, rule=rule, value=f"{request} and {limit}")
+        for amount in (limit, request):
+            if amount is not None and not str(amount).isdecimal() and not str(amount).startswith(PLACEHOLDER):
+                rule = f"{resource} must be a whole number"
+                yield Finding(file=file, line=line, rule=rule, value=str(amount))
         if not any(_tolerates(one, resource) for one in tolerated):
             rule = f"a pod with {resource} needs a toleration for it: nodes with GPUs keep others out"
             hint = f"{{key: {resource}, operator: Exists, effect: NoSchedule}}"
