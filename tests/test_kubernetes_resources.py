@@ -288,6 +288,14 @@ def test_the_line_is_that_of_the_fault():
     assert found(text)[0].startswith(f"x.yaml:{number}: ")
 
 
+def test_a_service_may_leave_containers_to_its_base():
+    good = head("serving.kserve.io/v1alpha2", "LLMInferenceService")
+    spec = (
+        "spec:\n  model: {uri: 'hf://a/b'}\n  baseRefs: [{name: base}]\n  template: {nodeSelector: {a: b}}\n"
+    )
+    assert found(good + spec) == []
+
+
 def test_placeholders_are_told_elsewhere():
     assert found(GOOD["ConfigMap"].replace("name: one", "name: one\n  namespace: SET-ME-namespace")) == []
 

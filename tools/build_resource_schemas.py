@@ -280,7 +280,8 @@ def compact(schema: Any) -> Schema:
         return {"open": True}
     if "properties" in schema:
         if {"containers", "nodeSelector", "tolerations"} <= schema["properties"].keys():
-            return {"pod": True}
+            whole = "containers" in schema.get("required", ())
+            return {"pod": True} if whole else {"pod": True, "partial": True}
         found["fields"] = {
             name: compact(part) for name, part in schema["properties"].items() if name not in LEFT_OUT
         }

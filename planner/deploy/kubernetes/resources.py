@@ -1,7 +1,8 @@
 """What an API server would refuse of an object: unknown fields, wrong types and values, names.
 
 Schemas are data (``schemas/<kind>.json``, made by ``tools/build_resource_schemas.py``): objects have `fields`
-or arbitrary keys with `values`, lists `items` that `keys` tell apart; a `pod` is what ``pod.json`` says.
+or arbitrary keys with `values`, lists `items` that `keys` tell apart; a `pod` is what ``pod.json`` says,
+a `partial` one may leave containers to what it is merged with.
 """
 
 from __future__ import annotations
@@ -154,7 +155,8 @@ def _label_findings(tree: Tree, path: KeyPath, file: str) -> Iterator[Finding]:
 
 def _findings(tree: Tree, path: KeyPath, schema: Schema, file: str) -> Iterator[Finding]:
     if schema.get("pod"):
-        schema = _schemas()["pod"]["schema"]
+        pod = _schemas()["pod"]["schema"]
+        schema = {**pod, "required": ()} if schema.get("partial") else pod
     value = tree.get(*path)
     if not schema or schema.get("open") or (isinstance(value, str) and value.startswith(PLACEHOLDER)):
         return
