@@ -38,9 +38,6 @@ class Counted:
 
 _FUNCTIONS = r"""
 failed=0
-forwarders=''
-log=$(mktemp)
-trap 'kill $forwarders 2> /dev/null; rm -f "$log"' EXIT
 say() { printf '%s\n' "$*"; }
 fail() {
   say "FAILED: $*" >&2
@@ -67,23 +64,6 @@ finished() {
   done
   printf '%d' "$sum"
 }
-# The port of this computer that kubectl has chosen.
-forwarded() { sed -n 's/^Forwarding from 127\.0\.0\.1:\([0-9]*\) .*/\1/p' "$log"; }
-# Makes the port $2 of $1 one of this computer, at $url.
-forward() {
-  kubectl port-forward --namespace "$namespace" "$1" ":$2" > "$log" 2>&1 &
-  forwarders="$forwarders $!"
-  tries=0
-  until [ -n "$(forwarded)" ]; do
-    tries=$((tries + 1))
-    [ "$tries" -le 30 ] || {
-      fail "kubectl port-forward $1: $(cat "$log")"
-      return 1
-    }
-    sleep 1
-  done
-  url="http://127.0.0.1:$(forwarded)"
-}
 # Sends the request $2 to $1.
 ask() {
   curl --globoff --fail --silent --show-error --max-time 300 --header 'Content-Type: application/json' \
@@ -102,6 +82,26 @@ routed() {
 """
 
 _FORWARDED = r"""
+forwarders=''
+log=$(mktemp)
+trap 'kill $forwarders 2> /dev/null; rm -f "$log"' EXIT
+# The port of this computer that kubectl has chosen.
+forwarded() { sed -n 's/^Forwarding from 127\.0\.0\.1:\([0-9]*\) .*/\1/p' "$log"; }
+# Makes the port $2 of $1 one of this computer, at $url.
+forward() {
+  kubectl port-forward --namespace "$namespace" "$1" ":$2" > "$log" 2>&1 &
+  forwarders="$forwarders $!"
+  tries=0
+  until [ -n "$(forwarded)" ]; do
+    tries=$((tries + 1))
+    [ "$tries" -le 30 ] || {
+      fail "kubectl port-forward $1: $(cat "$log")"
+      return 1
+    }
+    sleep 1
+  done
+  url="http://127.0.0.1:$(forwarded)"
+}
 if [ -n "${1:-}" ]; then
   front=$1
 else
