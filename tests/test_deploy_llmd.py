@@ -116,6 +116,7 @@ def test_engines_over_nodes_have_a_leader_that_is_found(emitted):
         parts = one["spec"]["leaderWorkerTemplate"]
         worker = parts["workerTemplate"]
         assert "llm-d.ai/guide" not in worker["metadata"]["labels"]
+        assert worker["metadata"]["labels"]["planner.role"] == "worker"  # smoke checks ask leaders only
         flags = flags_of(worker["spec"]["containers"][0])
         assert flags["--data-parallel-address"] == "$(LWS_LEADER_ADDRESS)"
         assert flags["--data-parallel-start-rank"] == "4"
@@ -273,8 +274,8 @@ def test_one_fault_is_found(planner: Runner, emitted, fault: str):
     ("old", "new", "said"),
     [
         (
-            "planner.role: decode\n        annotations",
-            "planner.role: decode\n          llm-d.ai/guide: x\n        annotations",
+            "planner.role: worker\n",
+            "planner.role: worker\n          llm-d.ai/guide: x\n",
             "must not have llm-d.ai/guide",
         ),
         (

@@ -11,7 +11,7 @@ from planner.deploy.fronts import strictest
 from planner.specs import Metric, Phase
 from planner.units import MILLI
 
-_SAYS = r"""
+SAYS = r"""
 failed=0
 say() { printf '%s\n' "$*"; }
 fail() {
@@ -33,7 +33,7 @@ finished() {
 }
 """
 
-_ASKS = r"""
+ASKS = r"""
 # Sends the request $2 to $1.
 ask() {
   curl --globoff --fail --silent --show-error --max-time 300 --header 'Content-Type: application/json' \
@@ -168,12 +168,12 @@ def trtllm_smoke_text(deployment: Deployment, front: Front) -> str:
 
     Engines keep records of finished requests until somebody reads them.
     """
-    functions = (_SAYS, _RECORDS, _ASKS, _PARTS, _HEALTHY)
+    functions = (SAYS, _RECORDS, ASKS, _PARTS, _HEALTHY)
     return _smoke(deployment, front, functions, _HANDED_OVER if front.disaggregated else _ALONE, {})
 
 
 def _functions(counter: str) -> tuple[str, ...]:
-    return _SAYS, _COUNTS.replace("COUNTER", counter), _ASKS, _ROUTES, _HEALTHY
+    return SAYS, _COUNTS.replace("COUNTER", counter), ASKS, _ROUTES, _HEALTHY
 
 
 def request_of(front: Front) -> dict[str, object]:

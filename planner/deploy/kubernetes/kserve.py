@@ -7,6 +7,7 @@ alone: prompts of one never go to the prefill engines of another.
 
 from __future__ import annotations
 
+import json
 import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -197,7 +198,7 @@ def _scaled(deployment: Deployment, front: Front, group: EngineGroup, count: int
     members = _members(front)
     i = next(i for i, groups in enumerate(members) if group in groups)
     path = {"prefill": {"replicas": count}} if group.role is Phase.PREFILL else {"replicas": count}
-    patch = str({"spec": path}).replace("'", '"')
+    patch = json.dumps({"spec": path})
     return (
         "patch", "llminferenceservice", _name(front, i, len(members)), "--namespace",
         deployment.cluster.namespace, "--type", "merge", "--patch", patch,

@@ -31,6 +31,7 @@ from planner.deploy.kubernetes.pods import (
     GROUP,
     LEADER,
     POD_IP,
+    ROLE,
     WORKER,
     Object,
     environment,
@@ -38,6 +39,7 @@ from planner.deploy.kubernetes.pods import (
     literals,
     metadata,
     mounts,
+    pod_labels,
     pod_spec,
     resources,
     template,
@@ -82,7 +84,7 @@ def _name(front: Front, group: EngineGroup) -> str:
 
 
 def _group(deployment: Deployment, front: Front, group: EngineGroup, name: str) -> Object:
-    serving = _template(deployment, front, group, 0)
+    serving, labels = _template(deployment, front, group, 0), pod_labels(deployment, front, group)
     if group.nodes == 1:
         return {
             "apiVersion": "apps/v1",
@@ -90,7 +92,7 @@ def _group(deployment: Deployment, front: Front, group: EngineGroup, name: str) 
             "metadata": metadata(deployment, name),
             "spec": {
                 "replicas": group.replicas,
-                "selector": {"matchLabels": {FRONT: front.door, GROUP: group.name}},
+                "selector": {"matchLabels": {key: labels[key] for key in (FRONT, GROUP)}},
                 "template": serving,
             },
         }
@@ -153,7 +155,7 @@ def _template(deployment: Deployment, front: Front, group: EngineGroup, rank: in
         }
     before = [sidecar(group, _facts().tool_images["llm-d-sidecar"])] if _proxied(group, rank) else []
     spec = pod_spec(deployment, group, [container], init=before)
-    labels = {} if rank else serving_labels(front, group)
+    labels = {ROLE: "worker"} if rank else serving_labels(front, group)
     return template(deployment, front, group, spec, labels)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from planner.deploy.description import Cluster, Deployment, EngineGroup, Front, checked_for
+from planner.deploy.description import PLACEHOLDER, Cluster, Deployment, EngineGroup, Front, checked_for
 from planner.deploy.words import short_name
 
 Object = dict[str, Any]
@@ -125,7 +125,7 @@ def pod_spec(
     if group.node_label.key:
         spec["nodeSelector"] = {group.node_label.key: group.node_label.value}
     else:
-        spec["nodeSelector"] = {"SET-ME-node-label": group.gpu}
+        spec["nodeSelector"] = {f"{PLACEHOLDER}node-label": group.gpu}
     if group.zone:
         spec["nodeSelector"]["topology.kubernetes.io/zone"] = group.zone
     spec["tolerations"] = _tolerations(cluster, group)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from planner.deploy.command_text import comment, quoted
 from planner.deploy.description import Deployment, Front, checked_for
 from planner.deploy.kubernetes.pods import FRONT, ROLE
-from planner.deploy.probes import ASKS_FOR_A_CACHE, request_of
+from planner.deploy.probes import ASKS, ASKS_FOR_A_CACHE, SAYS, request_of
 from planner.deploy.words import short_name
 from planner.specs import Phase
 
@@ -37,12 +37,6 @@ class Counted:
 
 
 _FUNCTIONS = r"""
-failed=0
-say() { printf '%s\n' "$*"; }
-fail() {
-  say "FAILED: $*" >&2
-  failed=1
-}
 # Names of the pods of the role $1 that run.
 pods() {
   kubectl get pods --namespace "$namespace" --selector "$selector,ROLE=$1" \
@@ -63,11 +57,6 @@ finished() {
     sum=$((sum + count))
   done
   printf '%d' "$sum"
-}
-# Sends the request $2 to $1.
-ask() {
-  curl --globoff --fail --silent --show-error --max-time 300 --header 'Content-Type: application/json' \
-    --data "$2" "$1/v1/completions"
 }
 # Sends requests to the front; fails unless the engines of the role $1 finish as many. $2: what else happens.
 routed() {
@@ -181,6 +170,8 @@ def smoke_text(deployment: Deployment, front: Front, counted: Counted) -> str:
     ]
     parts = [
         "\n".join(where),
+        SAYS,
+        ASKS,
         _FUNCTIONS.replace("COUNTER", counted.counter).replace("ROLE", ROLE),
         _FORWARDED if counted.front else _GIVEN,
         _EVERY_ROLE,
