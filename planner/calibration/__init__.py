@@ -1,0 +1,1 @@
+"""Coefficients of a GPU from measured times of its operators."""

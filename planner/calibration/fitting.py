@@ -1,0 +1,285 @@
+"""Coefficients of one operator from its samples: robust, bounded, and open about what the samples do not say.
+
+Least squares on logarithms of predicted over measured times, in logarithms of the coefficients, with a loss
+that grows linearly for samples far off (soft L1 beyond 10 %), so that a few glitches do not decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from planner.arrays import FloatArray
+from planner.calibration.forms import EFFICIENCY_LIMIT, Coefficient, Form, Peaks, form_of
+from planner.errors import SpecError
+from planner.samples import ALL_AXES, Samples
+from planner.units import PERCENT
+
+FEWEST_SAMPLES = 2
+"""Fewer say nothing of a coefficient: one point fits every line."""
+ENOUGH_SAMPLES = 24
+"""With fewer, coefficients are drawn to those of other GPUs (three times their spread, so weakly)."""
+_LOSS_SCALE = 0.1  # log error beyond which a sample counts less
+_EXPONENT_STARTS = (1.3, 2.0, 4.0)
+_INSENSITIVE = 0.02
+"""A coefficient whose doubling moves no sample by more than this share is not identified. [1]"""
+_MAD_TO_SD = 1.4826
+_LEAST_LOG_SD = 0.02
+_BEATEN_SHARE = 0.02
+"""Samples beyond the peaks that are glitches; more of them mean a wrong peak or a wrong benchmark. [1]"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Residuals:
+    """How well a form fits the samples that it was fitted to; errors are predicted over measured, less 1.
+
+    Attributes
+    ----------
+    points, left_out : int
+        Samples used, and those that were no times.
+    ranges : mapping of str to (float, float)
+        Smallest and largest value along each axis.
+    repeatability : float
+        Median spread of the repetitions; nan where unknown. [1]
+    """
+
+    points: int
+    left_out: int
+    median_abs_error: float
+    p90_abs_error: float
+    bias: float
+    log_sd: float
+    ranges: Mapping[str, tuple[float, float]]
+    repeatability: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fit:
+    """Coefficients in SI units by name, their residuals, and what a reader has to know.
+
+    Attributes
+    ----------
+    unidentified : tuple of str
+        Coefficients of which the samples say nothing: taken from elsewhere.
+    at_bounds : tuple of str
+        Coefficients at a bound of the fit.
+    """
+
+    values: Mapping[str, float]
+    residuals: Residuals
+    unidentified: tuple[str, ...] = ()
+    at_bounds: tuple[str, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+
+def fit(
+    samples: Samples,
+    peaks: Peaks,
+    *,
+    prior: Mapping[str, float] | None = None,
+    cache_bytes: float = 0.0,
+) -> Fit:
+    """Fit the form of an operator to its samples.
+
+    Parameters
+    ----------
+    samples : Samples
+        Entries that are no time (nan, infinite, zero, negative) are left out and counted.
+    peaks : Peaks
+        What efficiencies are shares of.
+    prior : mapping of str to float, optional
+        Coefficients that are taken for those the samples do not tell, and to which fits of few samples are
+        drawn; default: typical ones.
+    cache_bytes : float
+        Samples that move less than three times this may have been measured in the last-level cache, and
+        may beat the peaks. [B]
+
+    Raises
+    ------
+    SpecError
+        Fewer than two samples, or samples that beat the peaks.
+    """
+    form = form_of(samples.operator)
+    usable = np.isfinite(samples.time) & (samples.time > 0)
+    kept = samples.part(usable)
+    label = label_of(samples)
+    if len(kept) < FEWEST_SAMPLES:
+        raise SpecError(
+            f"{label}: a fit needs at least {FEWEST_SAMPLES} times above 0, got {len(kept)} of {len(samples)} "
+            "(measure more cases)"
+        )
+    kept, glitches = _within_peaks(form, kept, peaks, cache_bytes)
+    free = _free(form, kept)
+    start = _typical(form, prior)
+    values = _solved(form, kept, peaks, free, start, len(kept) < ENOUGH_SAMPLES)
+    unknown = _insensitive(form, kept, peaks, free, values)
+    if unknown:
+        free = [c for c in free if c.name not in unknown]
+        values = _solved(form, kept, peaks, free, start, len(kept) < ENOUGH_SAMPLES)
+    return Fit(
+        values=values,
+        residuals=_residuals(form, kept, peaks, values, len(samples) - len(kept)),
+        unidentified=unknown,
+        at_bounds=tuple(c.name for c in free if _at_bound(c, values[c.name])),
+        notes=_notes(len(kept), glitches),
+    )
+
+
+def label_of(samples: Samples) -> str:
+    """Name of the samples in messages."""
+    return str(samples.operator) if samples.dtype is None else f"{samples.operator}.{samples.dtype}"
+
+
+def predicted(samples: Samples, peaks: Peaks, values: Mapping[str, float]) -> FloatArray:
+    """Times of samples' cases by fitted coefficients. [s]"""
+    return np.asarray(form_of(samples.operator).time(values, samples, peaks), dtype=np.float64)
+
+
+def _notes(count: int, glitches: int) -> tuple[str, ...]:
+    few = f"Only {count} samples: drawn to the coefficients of other GPUs." if count < ENOUGH_SAMPLES else ""
+    beaten = f"{glitches} samples that beat the peaks were left out." if glitches else ""
+    return tuple(note for note in (few, beaten) if note)
+
+
+def _within_peaks(form: Form, samples: Samples, peaks: Peaks, cache_bytes: float) -> tuple[Samples, int]:
+    """Samples without glitches that beat the peaks, and how many there were.
+
+    Raises
+    ------
+    SpecError
+        If there are more than glitches.
+    """
+    least = form.least(samples, peaks)
+    reached = least / samples.time
+    beating = reached > EFFICIENCY_LIMIT
+    cached = least * peaks.bandwidth < 3 * cache_bytes
+    wrong = beating & ~cached
+    if wrong.sum() > max(1.0, _BEATEN_SHARE * len(samples)):
+        worst = int(np.argmax(np.where(wrong, reached, 0.0)))
+        case = ", ".join(f"{axis} {values[worst]:g}" for axis, values in samples.axes.items())
+        raise SpecError(
+            f"{label_of(samples)}: {wrong.sum()} of {len(samples)} samples beat the stated peaks, the worst by a "
+            f"factor of {reached[worst]:.2f} ({case}); no kernel does. Either the peak is too low (a figure of "
+            "another board, or of fewer bits), or the benchmark is wrong: inputs left in the cache, work that "
+            "was skipped, a clock read before the device was done"
+        )
+    kept = samples.part(~beating)
+    if len(kept) < FEWEST_SAMPLES:
+        raise SpecError(f"{label_of(samples)}: all samples beat the stated peaks: a wrong peak or benchmark")
+    return kept, int(beating.sum())
+
+
+def _free(form: Form, samples: Samples) -> list[Coefficient]:
+    """Coefficients that this form has for these samples."""
+    quantised = "quantize" in samples.axes and bool(np.any(samples.axes["quantize"] > 0))
+    return [c for c in form.coefficients if quantised or c.name != "quantization_efficiency"]
+
+
+def _typical(form: Form, prior: Mapping[str, float] | None) -> dict[str, float]:
+    known = prior or {}
+    return {
+        c.name: float(np.clip(known.get(c.name, c.typical) or c.low, c.low, c.high))
+        for c in form.coefficients
+    }
+
+
+def _solved(
+    form: Form,
+    samples: Samples,
+    peaks: Peaks,
+    free: Sequence[Coefficient],
+    start: Mapping[str, float],
+    drawn: bool,
+) -> dict[str, float]:
+    """The best of several starts; coefficients that are not free keep their start."""
+    fixed = dict(start)
+    if not any(c.name == "quantization_efficiency" for c in free):
+        fixed.pop("quantization_efficiency", None)
+    if not free:
+        return fixed
+    low = np.log([c.low for c in free])
+    high = np.log([c.high for c in free])
+    centre = np.log([fixed[c.name] for c in free])
+    width = np.array([3 * c.log_sd for c in free])
+    measured = np.log(samples.time)
+    pull = _LOSS_SCALE if drawn else 0.0
+
+    def values_of(x: FloatArray) -> dict[str, float]:
+        return fixed | {c.name: float(v) for c, v in zip(free, np.exp(x), strict=True)}
+
+    def errors(x: FloatArray) -> FloatArray:
+        log_ratio = np.log(np.asarray(form.time(values_of(x), samples, peaks))) - measured
+        return np.concatenate([log_ratio, pull * (x - centre) / width])
+
+    exponents = _EXPONENT_STARTS if any(c.name == "norm_exponent" for c in free) else (None,)
+    found = []
+    for exponent in exponents:
+        begin = centre.copy()
+        for i, c in enumerate(free):
+            if c.name == "norm_exponent" and exponent is not None:
+                begin[i] = np.log(exponent)
+        begin = np.clip(begin, low + 1e-6, high - 1e-6)
+        found.append(
+            least_squares(errors, begin, bounds=(low, high), loss="soft_l1", f_scale=_LOSS_SCALE, xtol=1e-10)
+        )
+    best = min(found, key=lambda solution: float(solution.cost))
+    return values_of(best.x)
+
+
+def _insensitive(
+    form: Form, samples: Samples, peaks: Peaks, free: Sequence[Coefficient], values: Mapping[str, float]
+) -> tuple[str, ...]:
+    """Coefficients whose doubling moves hardly any time: the samples do not tell them."""
+    base = np.asarray(form.time(values, samples, peaks))
+    unknown = []
+    for c in free:
+        moved = [
+            np.abs(
+                np.log(np.asarray(form.time({**values, c.name: values[c.name] * f}, samples, peaks)) / base)
+            )
+            for f in (0.5, 2.0)
+        ]
+        if max(float(np.max(change)) for change in moved) < _INSENSITIVE:
+            unknown.append(c.name)
+    return tuple(unknown)
+
+
+def _at_bound(c: Coefficient, value: float) -> bool:
+    return value <= c.low * 1.001 or value >= c.high / 1.001
+
+
+def _residuals(
+    form: Form, samples: Samples, peaks: Peaks, values: Mapping[str, float], left_out: int
+) -> Residuals:
+    ratio = np.asarray(form.time(values, samples, peaks)) / samples.time
+    known = samples.spread[np.isfinite(samples.spread)]
+    return Residuals(
+        points=len(samples),
+        left_out=left_out,
+        median_abs_error=float(np.median(np.abs(ratio - 1))),
+        p90_abs_error=float(np.percentile(np.abs(ratio - 1), 0.9 * PERCENT)),
+        bias=float(np.median(ratio) - 1),
+        log_sd=max(robust_sd(np.log(ratio)), _LEAST_LOG_SD),
+        ranges={
+            axis: (float(samples.axes[axis].min()), float(samples.axes[axis].max()))
+            for axis in ALL_AXES
+            if axis in samples.axes
+        },
+        repeatability=float(np.median(known)) if len(known) else np.nan,
+    )
+
+
+def robust_sd(values: FloatArray, centre: float | None = None) -> float:
+    """1.4826 times the median distance from the median: the standard deviation, of normal values."""
+    middle = float(np.median(values)) if centre is None else centre
+    return float(_MAD_TO_SD * np.median(np.abs(values - middle)))
+
+
+def outliers(samples: Samples, peaks: Peaks, values: Mapping[str, float]) -> NDArray[np.bool_]:
+    """Samples further from the fit than five of its standard deviations."""
+    error = np.log(predicted(samples, peaks, values) / samples.time)
+    return np.abs(error - np.median(error)) > 5 * max(robust_sd(error), _LEAST_LOG_SD)
