@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from planner.arrays import FloatArray, Numbers
 from planner.errors import SpecError
 from planner.roofline import FALLBACK_LOG_SD, SIXTEEN_BITS, GemmKernel, dtype_of_rows, smooth_maximum
-from planner.specs import GPU, Dtype, MixtureOfExperts
+from planner.specs import GPU, Dtype
 from planner.units import MICRO
 
 BORROWED_OVERHEAD = 45 * MICRO  # of grouped products nobody measured: the middle of those measured [s]
@@ -96,7 +97,20 @@ def _row_tile(gpu: GPU, dtype: Dtype) -> float:
     return TILE_ROWS if native and gpu.architecture in TILED_ARCHITECTURES else 1.0
 
 
-def distinct_experts(block: MixtureOfExperts, tokens: Numbers) -> Numbers:
+class ExpertShapes(Protocol):
+    """What times depend on of experts: those of a model's block, or arrays of them."""
+
+    @property
+    def experts(self) -> Numbers: ...
+    @property
+    def top_k(self) -> Numbers: ...
+    @property
+    def intermediate(self) -> Numbers: ...
+    @property
+    def matrices(self) -> Numbers: ...
+
+
+def distinct_experts(block: ExpertShapes, tokens: Numbers) -> Numbers:
     """Experts that at least one of `tokens` visits, on average, when they choose independently.
 
     ``E (1 - (1 - k/E)^T)``.
@@ -113,9 +127,9 @@ def largest_of(ranks: Numbers) -> FloatArray:
 
 def experts_time(
     kernel: ExpertsKernel,
-    block: MixtureOfExperts,
+    block: ExpertShapes,
     tokens: Numbers,
-    hidden: float,
+    hidden: Numbers,
     ep: Numbers,
     moe_tp: Numbers,
 ) -> Numbers:
@@ -125,7 +139,7 @@ def experts_time(
     ----------
     tokens : number or ndarray
         All tokens of the step, of all ranks together; rows of padding are none, they visit nobody. [tok]
-    hidden : float
+    hidden : number or ndarray
         Width that the experts work in.
     ep, moe_tp : number or ndarray
         Ranks over which experts are spread, and ranks that share each expert.

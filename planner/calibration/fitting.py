@@ -109,8 +109,8 @@ def fit(
     label = label_of(samples)
     if len(kept) < FEWEST_SAMPLES:
         raise SpecError(
-            f"{label}: a fit needs at least {FEWEST_SAMPLES} times above 0, got {len(kept)} of {len(samples)} "
-            "(measure more cases)"
+            f"{label}: a fit needs at least {FEWEST_SAMPLES} times above 0, got {len(kept)} "
+            f"of {len(samples)} (measure more cases)"
         )
     kept, glitches = _within_peaks(form, kept, peaks, cache_bytes)
     free = _free(form, kept)
@@ -162,10 +162,10 @@ def _within_peaks(form: Form, samples: Samples, peaks: Peaks, cache_bytes: float
         worst = int(np.argmax(np.where(wrong, reached, 0.0)))
         case = ", ".join(f"{axis} {values[worst]:g}" for axis, values in samples.axes.items())
         raise SpecError(
-            f"{label_of(samples)}: {wrong.sum()} of {len(samples)} samples beat the stated peaks, the worst by a "
-            f"factor of {reached[worst]:.2f} ({case}); no kernel does. Either the peak is too low (a figure of "
-            "another board, or of fewer bits), or the benchmark is wrong: inputs left in the cache, work that "
-            "was skipped, a clock read before the device was done"
+            f"{label_of(samples)}: {wrong.sum()} of {len(samples)} samples beat the stated peaks, the worst "
+            f"by a factor of {reached[worst]:.2f} ({case}); no kernel does. Either the peak is too low (a "
+            "figure of another board, or of fewer bits), or the benchmark is wrong: inputs left in the cache, "
+            "work that was skipped, a clock read before the device was done"
         )
     kept = samples.part(~beating)
     if len(kept) < FEWEST_SAMPLES:
@@ -282,4 +282,5 @@ def robust_sd(values: FloatArray, centre: float | None = None) -> float:
 def outliers(samples: Samples, peaks: Peaks, values: Mapping[str, float]) -> NDArray[np.bool_]:
     """Samples further from the fit than five of its standard deviations."""
     error = np.log(predicted(samples, peaks, values) / samples.time)
-    return np.abs(error - np.median(error)) > 5 * max(robust_sd(error), _LEAST_LOG_SD)
+    far: NDArray[np.bool_] = np.abs(error - np.median(error)) > 5 * max(robust_sd(error), _LEAST_LOG_SD)
+    return far

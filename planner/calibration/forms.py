@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -196,12 +195,12 @@ def _larger(
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Experts of every sample, as :func:`planner.experts.experts_time` wants to know them."""
+    """Experts of every sample."""
 
-    experts: Any
-    top_k: Any
-    intermediate: Any
-    matrices: Any
+    experts: FloatArray
+    top_k: FloatArray
+    intermediate: FloatArray
+    matrices: FloatArray
 
 
 def _experts(v: Values, s: Samples, peaks: Peaks) -> Numbers:
