@@ -41,6 +41,7 @@ from planner.roofline import (
     ELEMENTWISE_EFFICIENCY,
     FALLBACK_LOG_SD,
     DecodeAttentionKernel,
+    ElementwiseKernel,
     GemmKernel,
     PrefillAttentionKernel,
     decode_attention_time,
@@ -104,6 +105,8 @@ class ReplicaSet:
         Streams of work that a replica runs side by side: pipeline stages times attention ranks.
     attention, body, head, router : GemmKernel
         Matrices of mixers, dense blocks and shared experts, head, and routers.
+    elementwise : ElementwiseKernel
+        Norms, rope, activations and other small kernels.
     experts, latent_decode, latent_prefill : kernels or None
         Where the model has such layers.
     exchange, all_to_all : AllReduce, AllToAll
@@ -135,6 +138,7 @@ class ReplicaSet:
     head: GemmKernel
     decode_attention: DecodeAttentionKernel
     prefill_attention: PrefillAttentionKernel
+    elementwise: ElementwiseKernel
     experts: ExpertsKernel | None
     latent_decode: LatentDecodeKernel | None
     latent_prefill: PrefillAttentionKernel | None
@@ -212,6 +216,7 @@ class ReplicaSet:
             head=stack([GemmKernel.of(g, Dtype.BF16) for g in gpus]),
             decode_attention=stack([DecodeAttentionKernel.of(g, p.kv_cache) for g, p in formats]),
             prefill_attention=stack([PrefillAttentionKernel.of(g) for g in gpus]),
+            elementwise=stack([ElementwiseKernel.of(g) for g in gpus]),
             experts=stack([ExpertsKernel.of(g, p.of_experts) for g, p in formats]) if model.routed else None,
             latent_decode=stack([LatentDecodeKernel.of(g, p.kv_cache) for g, p in formats])
             if latent
@@ -274,6 +279,7 @@ _KERNELS = (
     "head",
     "decode_attention",
     "prefill_attention",
+    "elementwise",
     "experts",
     "latent_decode",
     "latent_prefill",
@@ -285,7 +291,6 @@ _KERNELS = (
 
 REFERENCE_BATCH, REFERENCE_CONTEXT, REFERENCE_PROMPT = 32.0, 2048.0, 2048.0
 """Step and prompt whose operators' shares weigh their errors. [1, tok, tok]"""
-ELEMENTWISE_LOG_SD = 0.3  # of norms, routers' choices and other small kernels: an estimate [1]
 
 
 def for_model(engine: Engine, model: Model) -> Engine:
@@ -371,7 +376,7 @@ def _kernel_variance(r: ReplicaSet, links: FloatArray, *, prompts: bool) -> Floa
         "hand-over": np.maximum(links, NETWORK_LOG_SD),
         "mixing": mixing.log_sd,
         "latent": 0.0 if latent_kernel is None else latent_kernel.log_sd,
-        "elementwise": ELEMENTWISE_LOG_SD,
+        "elementwise": r.elementwise.log_sd,
     }
     total = sum(time.values())
     return np.asarray(sum((value / total * spreads[fit]) ** 2 for fit, value in time.items()))
@@ -421,7 +426,7 @@ def _where_any(tokens: Numbers, time: Numbers) -> Numbers:
 
 def _elementwise(r: ReplicaSet, tokens: Numbers, values: Numbers, kernels: int) -> Numbers:
     """Norms, rope and activations that move `values` 16-bit numbers per token. [s]"""
-    return _where_any(tokens, elementwise_time(tokens * SIXTEEN_BIT * values, r.bandwidth, kernels))
+    return _where_any(tokens, elementwise_time(r.elementwise, tokens * SIXTEEN_BIT * values, kernels))
 
 
 def _reduce(r: ReplicaSet, tokens: Numbers) -> Numbers:

@@ -24,11 +24,13 @@ import numpy as np
 
 from planner.arrays import Numbers
 from planner.errors import SpecError
-from planner.specs import GPU, Dtype
-from planner.units import MICRO
+from planner.specs import GPU, Dtype, ElementwiseCoefficients
 
-ELEMENTWISE_OVERHEAD = 2 * MICRO  # launch and drain of a norm, rope or activation kernel [s]
-ELEMENTWISE_EFFICIENCY = 0.75  # share of HBM bandwidth they reach [1]
+EFFICIENCY_LIMIT = 1.02
+"""Share of a peak above which it or the benchmark is wrong; the rest over 1 is the noise of good ones. [1]"""
+ELEMENTWISE_EFFICIENCY = ElementwiseCoefficients().memory_efficiency
+"""Share of the HBM bandwidth that small kernels reach where nobody measured them. [1]"""
+ELEMENTWISE_LOG_SD = 0.3  # of small kernels that nobody measured: an estimate [1]
 FALLBACK_LOG_SD = 0.2  # spread of a kernel that borrows another's coefficients [1]
 SIXTEEN_BITS = (Dtype.BF16, Dtype.FP16)  # rows of one serve the other; GPUs before Ampere have only fp16
 _TINY = 1e-30
@@ -177,6 +179,26 @@ class PrefillAttentionKernel:
         )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ElementwiseKernel:
+    """Norms, rope, activations and other small kernels. Units as in :class:`GemmKernel`."""
+
+    memory_rate: Numbers
+    overhead: Numbers
+    log_sd: Numbers
+    memory_peak: Numbers = np.inf
+
+    @classmethod
+    def of(cls, gpu: GPU) -> ElementwiseKernel:
+        rows = gpu.calibration.elementwise
+        return cls(
+            memory_rate=gpu.hbm_bandwidth * rows.memory_efficiency,
+            overhead=rows.overhead,
+            log_sd=gpu.calibration.log_sd.get("elementwise", ELEMENTWISE_LOG_SD),
+            memory_peak=gpu.hbm_bandwidth,
+        )
+
+
 Kernel = TypeVar("Kernel")
 
 
@@ -303,6 +325,6 @@ def prefill_attention_time(
     return launches * kernel.overhead + flop / kernel.compute_rate + traffic / kernel.memory_rate + softmax
 
 
-def elementwise_time(traffic: Numbers, bandwidth: Numbers, launches: Numbers) -> Numbers:
+def elementwise_time(kernel: ElementwiseKernel, traffic: Numbers, launches: Numbers) -> Numbers:
     """Time of `launches` norm, rope or activation kernels that move `traffic` [B] in all. [s]"""
-    return launches * ELEMENTWISE_OVERHEAD + traffic / (ELEMENTWISE_EFFICIENCY * bandwidth)
+    return launches * kernel.overhead + traffic / kernel.memory_rate

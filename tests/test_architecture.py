@@ -21,7 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("units", "errors", "arrays"),
     ("specs",),
     (
-        "plan", "lengths", "money", "traces", "queueing", "roofline", "collectives", "transformer",
+        "plan", "lengths", "money", "traces", "samples", "queueing", "roofline", "collectives", "transformer",
         "documents.files", "documents.messages", "documents.names", "documents.schema_base",
         "documents.source", "documents.sourced", "documents.tree", "documents.yaml_text",
         "documents.trace_columns", "documents.trace_times", "documents.published_file",
@@ -38,7 +38,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     ("engines", "catalog", "prediction", "simulator"),
     ("configuration",),
-    ("anchoring",),
+    ("anchoring", "calibration"),
     (
         "candidates", "physics",
         "documents.look_ups", "documents.scenario_schema", "documents.scenario_rules", "documents.scenario",
@@ -115,11 +115,12 @@ ONLY_IN = {
     "matplotlib": ("planner.report",),
     "numba": ("planner.simulator.compiled",),
     "pandas": ("planner.whatif",),
-    "scipy": ("planner.validation.fitting",),
+    "scipy": ("planner.validation.fitting", "planner.calibration.fitting"),
+    "torch": ("planner.profiling",),
 }
 """Libraries that belong to one place."""
 
-NOWHERE = ("torch", "plotly")
+NOWHERE = ("plotly",)
 """Heavy libraries that no module imports."""
 
 UNIT_LITERALS = {

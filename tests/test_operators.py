@@ -13,7 +13,6 @@ from planner.collectives import NETWORK_LOG_SD, all_reduce_time, all_to_all_time
 from planner.engines import estimated_engine, load_engine
 from planner.latency import decode_breakdown, decode_step_time
 from planner.operators import (
-    ELEMENTWISE_LOG_SD,
     REFERENCE_BATCH,
     REFERENCE_CONTEXT,
     SPANNING_NORM_BYTES,
@@ -25,11 +24,12 @@ from planner.operators import (
     layer_operators,
     model_errors,
 )
-from planner.roofline import ELEMENTWISE_OVERHEAD, FALLBACK_LOG_SD, elementwise_time, gemm_time
+from planner.roofline import ELEMENTWISE_LOG_SD, FALLBACK_LOG_SD, elementwise_time, gemm_time
 from planner.specs import (
     Attention,
     CalibrationStatus,
     Dtype,
+    ElementwiseCoefficients,
     Layer,
     MixtureOfExperts,
     Model,
@@ -84,14 +84,18 @@ def test_a_norm_over_all_heads_adds_an_all_reduce_and_kernels(tp, tokens):
     more = {name: spanning[name] - plain[name] for name in plain}
     assert more.pop("all-reduce") == pytest.approx(reduced, rel=1e-6, abs=1e-15)
     assert (reduced > 0) == (tp > 1)
-    assert more.pop("elementwise") == pytest.approx(SPANNING_NORM_KERNELS * ELEMENTWISE_OVERHEAD, rel=1e-6)
+    assert more.pop("elementwise") == pytest.approx(
+        SPANNING_NORM_KERNELS * ElementwiseCoefficients().overhead, rel=1e-6
+    )
     assert more == dict.fromkeys(more, 0.0)
 
 
 def test_a_norm_of_single_heads_adds_a_kernel_and_no_all_reduce():
     plain = operators(changed(LLAMA, "attention", qk_norm=False))
     normed = operators(changed(LLAMA, "attention", qk_norm=True))
-    assert normed["elementwise"] - plain["elementwise"] == pytest.approx(ELEMENTWISE_OVERHEAD, rel=1e-6)
+    assert normed["elementwise"] - plain["elementwise"] == pytest.approx(
+        ElementwiseCoefficients().overhead, rel=1e-6
+    )
     assert normed["all-reduce"] == plain["all-reduce"]
 
 
@@ -104,7 +108,7 @@ def test_a_step_pays_for_the_norms_of_every_layer():
     plain = changed(MINIMAX, "attention", spanning_norm=False, qk_norm=False)
     step = [float(decode_step_time(replicas(m), 16.0, 1000.0)[0]) for m in (plain, MINIMAX)]
     reduced = float(all_reduce_time(replicas(MINIMAX).all_reduce, 16.0 * SPANNING_NORM_BYTES)[0])
-    layer = reduced + SPANNING_NORM_KERNELS * ELEMENTWISE_OVERHEAD
+    layer = reduced + SPANNING_NORM_KERNELS * ElementwiseCoefficients().overhead
     assert step[1] - step[0] == pytest.approx(MINIMAX.num_layers * layer, rel=1e-6)
 
 
@@ -115,7 +119,7 @@ def test_layers_with_a_state_launch_more_kernels_than_those_with_attention():
     mixer = run.layer.attention
     times = {o.name: o.time for o in layer_operators(r, Layer(attention=mixer, feed_forward=None), 16.0)}
     traffic = 16.0 * 2.0 * (3.0 * model.hidden + 2.0 * mixer.input_width / 4)
-    expected = elementwise_time(traffic, r.bandwidth, 2 + STATE_KERNELS)
+    expected = elementwise_time(r.elementwise, traffic, 2 + STATE_KERNELS)
     np.testing.assert_allclose(times["elementwise"], expected, rtol=1e-12)
 
 
@@ -142,7 +146,7 @@ def test_a_router_by_hand():
     kernel = replace(
         r.head, compute_rate=r.head.compute_rate * WIDE_COMPUTE, weight_bytes=4.0, activation_bytes=4.0
     )
-    widened = elementwise_time(tokens * 2.0 * 3.0 * hidden, r.bandwidth, 1)  # reads 16 bits, writes 32
+    widened = elementwise_time(r.elementwise, tokens * 2.0 * 3.0 * hidden, 1)  # reads 16 bits, writes 32
     expected = float((gemm_time(kernel, tokens, block.experts, hidden) + widened)[0])
     assert operators(MINIMAX, tokens)["router"] == pytest.approx(expected, rel=1e-12)
 

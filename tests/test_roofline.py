@@ -14,6 +14,7 @@ from planner import catalog
 from planner.errors import SpecError
 from planner.roofline import (
     DecodeAttentionKernel,
+    ElementwiseKernel,
     GemmKernel,
     PrefillAttentionKernel,
     decode_attention_time,
@@ -93,7 +94,8 @@ def test_prefill_attention_by_hand():
 
 
 def test_elementwise_by_hand():
-    assert elementwise_time(7.5e9, 1e12, 4) == pytest.approx(4 * 2e-6 + 7.5e9 / (0.75 * 1e12))
+    kernel = ElementwiseKernel.of(dataclasses.replace(catalog.load_gpu("h100-sxm"), hbm_bandwidth=1e12))
+    assert elementwise_time(kernel, 7.5e9, 4) == pytest.approx(4 * 2e-6 + 7.5e9 / (0.75 * 1e12))
 
 
 @pytest.mark.parametrize("gpu", GPUS)

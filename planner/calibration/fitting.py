@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from planner.arrays import FloatArray
-from planner.calibration.forms import EFFICIENCY_LIMIT, Coefficient, Form, Peaks, form_of
+from planner.calibration.forms import Coefficient, Form, Peaks, form_of
 from planner.errors import SpecError
+from planner.roofline import EFFICIENCY_LIMIT
 from planner.samples import ALL_AXES, Samples
 from planner.units import PERCENT
 
@@ -34,6 +35,16 @@ _BEATEN_SHARE = 0.02
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RegimeResiduals:
+    """Residuals of the samples that one term of the form decides: fixed times, traffic, or arithmetic."""
+
+    points: int
+    median_abs_error: float
+    bias: float
+    log_sd: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Residuals:
     """How well a form fits the samples that it was fitted to; errors are predicted over measured, less 1.
 
@@ -45,6 +56,8 @@ class Residuals:
         Smallest and largest value along each axis.
     repeatability : float
         Median spread of the repetitions; nan where unknown. [1]
+    regimes : mapping of str to RegimeResiduals
+        Of samples bound by "latency", "memory" and "compute".
     """
 
     points: int
@@ -55,6 +68,7 @@ class Residuals:
     log_sd: float
     ranges: Mapping[str, tuple[float, float]]
     repeatability: float
+    regimes: Mapping[str, RegimeResiduals] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -164,8 +178,8 @@ def _within_peaks(form: Form, samples: Samples, peaks: Peaks, cache_bytes: float
         raise SpecError(
             f"{label_of(samples)}: {wrong.sum()} of {len(samples)} samples beat the stated peaks, the worst "
             f"by a factor of {reached[worst]:.2f} ({case}); no kernel does. Either the peak is too low (a "
-            "figure of another board, or of fewer bits), or the benchmark is wrong: inputs left in the cache, "
-            "work that was skipped, a clock read before the device was done"
+            "figure of another board, or of fewer bits), or the benchmark is wrong (inputs left in the "
+            "cache, work that was skipped, a clock read before the device was done)"
         )
     kept = samples.part(~beating)
     if len(kept) < FEWEST_SAMPLES:
@@ -270,7 +284,39 @@ def _residuals(
             if axis in samples.axes
         },
         repeatability=float(np.median(known)) if len(known) else np.nan,
+        regimes=_by_regime(ratio, regimes_of(form, samples, peaks, values)),
     )
+
+
+REGIMES = ("latency", "memory", "compute")
+
+
+def regimes_of(form: Form, samples: Samples, peaks: Peaks, values: Mapping[str, float]) -> NDArray[np.str_]:
+    """What decides each sample's time: one of :data:`REGIMES`, latency where fixed times are half of it."""
+    unbound = 1.0 / np.finfo(np.float64).eps
+    rates = [name for name in values if name.endswith("_efficiency")]
+    fast = dict.fromkeys(rates, unbound)
+    total = np.asarray(form.time(values, samples, peaks))
+    fixed = np.asarray(form.time({**values, **fast}, samples, peaks))
+    kept = {name: values[name] for name in rates if name == "compute_efficiency"}
+    arithmetic = np.asarray(form.time({**values, **fast, **kept}, samples, peaks)) - fixed
+    traffic = np.asarray(form.time({**values, **dict.fromkeys(kept, unbound)}, samples, peaks)) - fixed
+    busy = np.where(arithmetic > traffic, "compute", "memory")
+    return np.asarray(np.where(fixed > total / 2, "latency", busy))
+
+
+def _by_regime(ratio: FloatArray, regimes: NDArray[np.str_]) -> dict[str, RegimeResiduals]:
+    found = {}
+    for name in REGIMES:
+        part = ratio[regimes == name]
+        if len(part):
+            found[name] = RegimeResiduals(
+                points=len(part),
+                median_abs_error=float(np.median(np.abs(part - 1))),
+                bias=float(np.median(part) - 1),
+                log_sd=max(robust_sd(np.log(part)), _LEAST_LOG_SD),
+            )
+    return found
 
 
 def robust_sd(values: FloatArray, centre: float | None = None) -> float:

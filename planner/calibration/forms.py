@@ -17,19 +17,19 @@ from planner.errors import SpecError
 from planner.experts import ExpertsKernel, experts_time
 from planner.latent import LatentDecodeKernel, latent_decode_time, latent_prefill_time
 from planner.roofline import (
+    EFFICIENCY_LIMIT,
     DecodeAttentionKernel,
+    ElementwiseKernel,
     GemmKernel,
     PrefillAttentionKernel,
     decode_attention_time,
+    elementwise_time,
     gemm_time,
     prefill_attention_time,
 )
 from planner.samples import Operator, Samples
 from planner.specs import Dtype, LatentAttention
 from planner.units import MICRO, MILLI, NANO
-
-EFFICIENCY_LIMIT = 1.02
-"""Above it either the peak or the benchmark is wrong; the rest over 1 is the noise of good ones."""
 
 Values = Mapping[str, float]
 
@@ -263,6 +263,13 @@ def _least_all_reduce(s: Samples, peaks: Peaks) -> FloatArray:
     return 2 * (ranks - 1) / ranks * s.axes["bytes"] / peaks.link
 
 
+def _elementwise(v: Values, s: Samples, peaks: Peaks) -> Numbers:
+    kernel = ElementwiseKernel(
+        memory_rate=peaks.bandwidth * v["memory_efficiency"], overhead=v["overhead"], log_sd=0.0
+    )
+    return elementwise_time(kernel, s.axes["bytes"], 1.0)
+
+
 def _at_peak(time: Callable[[Values, Samples, Peaks], Numbers]) -> Callable[[Samples, Peaks], FloatArray]:
     return lambda s, peaks: np.asarray(time(_AT_PEAK, s, peaks))
 
@@ -339,6 +346,15 @@ FORMS: Mapping[Operator, Form] = {
             ),
             time=_latent_prefill,
             least=_least_latent_prefill,
+        ),
+        Form(
+            operator=Operator.ELEMENTWISE,
+            coefficients=(
+                _efficiency("memory_efficiency", 0.75),
+                _duration("overhead", 2.0 * MICRO, _OVERHEAD_FLOOR),
+            ),
+            time=_elementwise,
+            least=_at_peak(_elementwise),
         ),
         Form(
             operator=Operator.ALL_REDUCE,

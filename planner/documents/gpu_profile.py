@@ -13,6 +13,7 @@ from planner.documents.source import load_document
 from planner.documents.sourced import Sourced
 from planner.documents.tree import Tree
 from planner.errors import Problem
+from planner.roofline import EFFICIENCY_LIMIT
 from planner.specs import (
     GPU,
     AllReduceCoefficients,
@@ -20,6 +21,7 @@ from planner.specs import (
     CalibrationStatus,
     DecodeAttentionCoefficients,
     Dtype,
+    ElementwiseCoefficients,
     GemmCoefficients,
     LatentDecodeCoefficients,
     LatentPrefillCoefficients,
@@ -28,9 +30,6 @@ from planner.specs import (
     PrefillAttentionCoefficients,
 )
 from planner.units import BITS_PER_BYTE, GIB, GIGA, MEGA, MIB, MICRO, TERA
-
-EFFICIENCY_LIMIT = 1.02
-"""Above it either the peak or the benchmark is wrong; the rest over 1 is the noise of good ones."""
 
 Efficiency = Annotated[float, Field(gt=0, le=EFFICIENCY_LIMIT)]
 NormExponent = Annotated[float, Field(ge=1, le=12)]
@@ -83,6 +82,15 @@ class Spec(DocumentModel):
 # What kernels reach
 
 
+class RegimeResidual(DocumentModel):
+    """How well a form fits those of its points that one of its terms decides."""
+
+    points: PositiveInt = Field(description="Measurements.")
+    median_abs_error: NonNegative = Field(description="Median of |predicted/measured - 1|.")
+    bias: float = Field(description="Median of predicted/measured - 1.")
+    log_sd: Positive = Field(description="Robust standard deviation of ln(predicted/measured).")
+
+
 class Residual(DocumentModel):
     """How well a form fits the points it was fitted on."""
 
@@ -95,6 +103,13 @@ class Residual(DocumentModel):
     log_sd: Positive = Field(description="Robust standard deviation of ln(predicted/measured).")
     axis_ranges: dict[str, tuple[float, float]] = Field(
         default_factory=dict, description="Smallest and largest value measured along each axis."
+    )
+    repeatability: NonNegative | None = Field(
+        default=None,
+        description="Median over the measurements of half their quartiles' distance over their median.",
+    )
+    regimes: dict[str, RegimeResidual] = Field(
+        default_factory=dict, description="By what decides the time: latency, memory or compute."
     )
     note: str = Field(default="", description="What was changed or borrowed, and why.")
 
@@ -194,6 +209,14 @@ class LatentPrefillRow(DocumentModel):
     residual: Residual = Field(description="Fit quality.")
 
 
+class ElementwiseRow(DocumentModel):
+    """Norms, activations and other small kernels."""
+
+    memory_efficiency: Efficiency = Field(description="Share of the memory bandwidth.")
+    overhead_us: NonNegative = Field(description="Fixed time of a launch. [us]")
+    residual: Residual = Field(description="Fit quality.")
+
+
 class PcieWorld(DocumentModel):
     """All-reduce over PCIe at one world size."""
 
@@ -228,6 +251,9 @@ class CalibrationSection(DocumentModel):
         default_factory=dict, description="Latent attention by format of the latent cache."
     )
     mla_prefill: LatentPrefillRow | None = Field(default=None, description="Latent attention of prompts.")
+    elementwise: ElementwiseRow | None = Field(
+        default=None, description="Small kernels; absent: 2 us and 0.75 of the memory bandwidth."
+    )
     all_reduce: AllReduceRow | None = Field(default=None, description="Over the scale-up link.")
     pcie_all_reduce: PcieAllReduceRow | None = Field(default=None, description="Over PCIe.")
 
@@ -368,6 +394,12 @@ def _calibration(section: CalibrationSection) -> Calibration:
         moe={dtype: _moe(row) for dtype, row in section.moe.items()},
         latent_decode={dtype: _latent_decode(row) for dtype, row in section.mla_decode.items()},
         latent_prefill=None if section.mla_prefill is None else _latent_prefill(section.mla_prefill),
+        elementwise=ElementwiseCoefficients()
+        if section.elementwise is None
+        else ElementwiseCoefficients(
+            memory_efficiency=section.elementwise.memory_efficiency,
+            overhead=section.elementwise.overhead_us * MICRO,
+        ),
     )
 
 
@@ -447,6 +479,8 @@ def _log_sd(section: CalibrationSection) -> Mapping[str, float]:
     spreads["prefill_attention"] = section.prefill_attention.residual.log_sd
     if section.mla_prefill is not None:
         spreads["latent_prefill"] = section.mla_prefill.residual.log_sd
+    if section.elementwise is not None:
+        spreads["elementwise"] = section.elementwise.residual.log_sd
     links = [row for row in (section.all_reduce, section.pcie_all_reduce) if row is not None]
     if links:
         spreads["all_reduce"] = max(row.residual.log_sd for row in links)

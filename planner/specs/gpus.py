@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from planner.specs.kinds import CalibrationStatus, Dtype, require_positive
+from planner.units import MICRO
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,6 +88,17 @@ class LatentPrefillCoefficients:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ElementwiseCoefficients:
+    """Norms, rope, activations and other small kernels. [1, s]
+
+    The defaults are those of data-centre GPUs: launch and drain of a kernel, and the bandwidth they reach.
+    """
+
+    memory_efficiency: float = 0.75
+    overhead: float = 2 * MICRO
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class AllReduceCoefficients:
     """Ring all-reduce, see :func:`planner.collectives.all_reduce_time`. [s, s, 1, s]"""
 
@@ -123,6 +135,8 @@ class Calibration:
         Routed experts by weight dtype; empty where nobody measured or estimated them.
     latent_decode, latent_prefill : mapping of Dtype, LatentPrefillCoefficients or None
         Multi-head latent attention, by the dtype of the cache; empty and None where unknown.
+    elementwise : ElementwiseCoefficients
+        Small kernels.
     """
 
     status: CalibrationStatus
@@ -138,6 +152,7 @@ class Calibration:
     moe: Mapping[Dtype, MoeCoefficients] = field(default_factory=dict)
     latent_decode: Mapping[Dtype, LatentDecodeCoefficients] = field(default_factory=dict)
     latent_prefill: LatentPrefillCoefficients | None = None
+    elementwise: ElementwiseCoefficients = field(default_factory=ElementwiseCoefficients)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
