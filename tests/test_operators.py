@@ -38,6 +38,7 @@ from planner.specs import (
     StateMixer,
 )
 
+SMALL = ElementwiseCoefficients()
 BF16 = Precision(weights=Dtype.BF16, kv_cache=Dtype.BF16)
 BARE = replace(estimated_engine("vllm"), step_overhead=0.0, sequence_overhead=0.0, log_sd=0.0)
 MINIMAX = load_model("MiniMaxAI/MiniMax-M2.5")
@@ -84,18 +85,14 @@ def test_a_norm_over_all_heads_adds_an_all_reduce_and_kernels(tp, tokens):
     more = {name: spanning[name] - plain[name] for name in plain}
     assert more.pop("all-reduce") == pytest.approx(reduced, rel=1e-6, abs=1e-15)
     assert (reduced > 0) == (tp > 1)
-    assert more.pop("elementwise") == pytest.approx(
-        SPANNING_NORM_KERNELS * ElementwiseCoefficients().overhead, rel=1e-6
-    )
+    assert more.pop("elementwise") == pytest.approx(SPANNING_NORM_KERNELS * SMALL.overhead, rel=1e-6)
     assert more == dict.fromkeys(more, 0.0)
 
 
 def test_a_norm_of_single_heads_adds_a_kernel_and_no_all_reduce():
     plain = operators(changed(LLAMA, "attention", qk_norm=False))
     normed = operators(changed(LLAMA, "attention", qk_norm=True))
-    assert normed["elementwise"] - plain["elementwise"] == pytest.approx(
-        ElementwiseCoefficients().overhead, rel=1e-6
-    )
+    assert normed["elementwise"] - plain["elementwise"] == pytest.approx(SMALL.overhead, rel=1e-6)
     assert normed["all-reduce"] == plain["all-reduce"]
 
 
@@ -108,7 +105,7 @@ def test_a_step_pays_for_the_norms_of_every_layer():
     plain = changed(MINIMAX, "attention", spanning_norm=False, qk_norm=False)
     step = [float(decode_step_time(replicas(m), 16.0, 1000.0)[0]) for m in (plain, MINIMAX)]
     reduced = float(all_reduce_time(replicas(MINIMAX).all_reduce, 16.0 * SPANNING_NORM_BYTES)[0])
-    layer = reduced + SPANNING_NORM_KERNELS * ElementwiseCoefficients().overhead
+    layer = reduced + SPANNING_NORM_KERNELS * SMALL.overhead
     assert step[1] - step[0] == pytest.approx(MINIMAX.num_layers * layer, rel=1e-6)
 
 

@@ -1,7 +1,7 @@
 """Files of measured operator times: one row per case, with what was measured on in the lines before.
 
-CSV with the columns ``operator``, ``dtype``, the axes of all operators (empty where an operator has no such
-axis), ``time_us``, ``spread`` and ``kernel``; lines that start with ``#`` say what the device and the software
+CSV with the columns ``operator``, ``dtype``, the axes of all operators (empty where an operator has none
+such), ``time_us``, ``spread`` and ``kernel``; lines that start with ``#`` say what device and software
 were. ``planner profile`` writes such files, and a fit can be made again from one.
 """
 
