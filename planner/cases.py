@@ -1,8 +1,8 @@
 """What is timed on a device to tell its coefficients: shapes that lie on every side of the roofline's ridge.
 
 Which shapes identify which coefficient was tried on published operator tables: of matrix products few rows
-tell bandwidth and fixed time, many the rate of arithmetic; decode attention needs short and long contexts, and
-batches from one to hundreds, to tell the traffic of the cache from the work per block of threads.
+tell bandwidth and fixed time, many the rate of arithmetic; decode attention needs short and long contexts,
+and batches from one to hundreds, to tell the traffic of the cache from the work per block of threads.
 """
 
 from __future__ import annotations
@@ -58,14 +58,23 @@ class Plan:
     copy_bytes: tuple[int, ...]
 
 
-_MESSAGES = tuple(4096 * 4**i for i in range(8)) + (128 * MIB,)
+_MESSAGES = (*(4096 * 4**i for i in range(8)), 128 * MIB)
 HEAD_DIM = 128
 
 FULL_GPU = Plan(
     gemm_rows=(1, 16, 128, 512, 2048, 8192),
     gemm_shapes=((1024, 4096), (4096, 1024), (5120, 5120), (16384, 8192)),
     decode_heads=((8, 1), (32, 8), (64, 8)),
-    decode_loads=((1, 128), (1, 4096), (1, 32768), (16, 2048), (64, 2048), (128, 1024), (256, 512), (512, 128)),
+    decode_loads=(
+        (1, 128),
+        (1, 4096),
+        (1, 32768),
+        (16, 2048),
+        (64, 2048),
+        (128, 1024),
+        (256, 512),
+        (512, 128),
+    ),
     prefill_loads=((1, 64), (1, 512), (1, 2048), (1, 8192), (1, 16384), (32, 512)),
     prefill_heads=((32, 8, 128), (32, 8, 64), (8, 1, 128), (64, 8, 128)),
     elementwise_rows=(1, 128, 8192),
@@ -142,8 +151,8 @@ def cases_of(
     for dtype in kv_caches:
         series.append([_decode(dtype, h, load) for h, load in product(plan.decode_heads, plan.decode_loads)])
     series.append([_prefill(h, load) for h, load in product(plan.prefill_heads, plan.prefill_loads)])
-    shapes = product(plan.elementwise_widths, plan.elementwise_rows)
-    series.append([_elementwise(width, rows) for width, rows in shapes])
+    sizes = product(plan.elementwise_widths, plan.elementwise_rows)
+    series.append([_elementwise(width, rows) for width, rows in sizes])
     for dtype in experts:
         series.append([_experts(dtype, s, t) for s, t in product(plan.experts_shapes, plan.experts_tokens)])
     return tuple(_interleaved([_spread_out(cases) for cases in series]))
@@ -179,7 +188,13 @@ def _gemm(dtype: Dtype, m: int, shape: tuple[int, int], quantize: int) -> Case:
 
 
 def _decode(dtype: Dtype, heads: tuple[int, int], load: tuple[int, int]) -> Case:
-    axes = {"batch": load[0], "context": load[1], "heads": heads[0], "kv_heads": heads[1], "head_dim": HEAD_DIM}
+    axes = {
+        "batch": load[0],
+        "context": load[1],
+        "heads": heads[0],
+        "kv_heads": heads[1],
+        "head_dim": HEAD_DIM,
+    }
     return Case(operator=Operator.DECODE_ATTENTION, dtype=dtype, axes=axes)
 
 

@@ -42,6 +42,45 @@ class DeviceFacts:
     software: Mapping[str, str]
 
 
+_NUMBERS = ("sm_count", "memory", "cache", "count", "power", "driver_memory")
+_TEXTS = ("kind", "vendor", "architecture")
+_SOFTWARE = "software."
+
+
+def head_of(facts: DeviceFacts) -> dict[str, str]:
+    """Facts, but for the name, as texts for the head of a file of samples."""
+    texts = {key: str(getattr(facts, key)) for key in _TEXTS}
+    known = {key: getattr(facts, key) for key in _NUMBERS if getattr(facts, key) is not None}
+    numbers = {key: f"{value:.12g}" for key, value in known.items()}
+    return texts | numbers | {_SOFTWARE + key: value for key, value in facts.software.items()}
+
+
+def facts_of(name: str, head: Mapping[str, str]) -> DeviceFacts | None:
+    """What :func:`head_of` wrote; None where a head does not tell all of it."""
+    try:
+        numbers = {key: float(head[key]) for key in _NUMBERS if key in head}
+        return DeviceFacts(
+            name=name,
+            kind=head["kind"],
+            vendor=head["vendor"],
+            architecture=head["architecture"],
+            sm_count=int(numbers["sm_count"]),
+            memory=numbers["memory"],
+            cache=numbers["cache"],
+            count=int(numbers["count"]),
+            power=numbers.get("power"),
+            driver_memory=numbers.get("driver_memory"),
+            software=software_of(head),
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+def software_of(head: Mapping[str, str]) -> dict[str, str]:
+    """Versions in the head of a file of samples."""
+    return {key[len(_SOFTWARE) :]: value for key, value in head.items() if key.startswith(_SOFTWARE)}
+
+
 _KNOWN: tuple[tuple[str, str], ...] = (
     (r"GB300", "gb300"),
     (r"GB200", "gb200"),

@@ -9,6 +9,7 @@ GIGA = 1e9
 TERA = 1e12
 PETA = 1e15
 
+KIB = 2**10
 MIB = 2**20
 GIB = 2**30
 

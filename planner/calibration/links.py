@@ -16,8 +16,8 @@ _LEAST_LOG_SD = 0.05
 def pcie_rows(samples: Samples) -> dict[str, Any] | None:
     """The section of a profile; None where no world size has two message sizes.
 
-    ``alpha + 2 (n - 1)/n bytes / bandwidth``: the latency is what the smallest messages take, the bandwidth what
-    the median of the largest quarter attains beyond it.
+    ``alpha + 2 (n - 1)/n bytes / bandwidth``: the latency is what the smallest messages take, the bandwidth
+    what the median of the largest quarter attains beyond it.
     """
     usable = samples.part(np.isfinite(samples.time) & (samples.time > 0))
     rows: dict[str, Any] = {}

@@ -14,6 +14,11 @@ from planner.specs import GPU, Dtype
 
 SIXTEEN = (Dtype.BF16, Dtype.FP16)
 _WEIGHT_ONLY = (Dtype.MXFP4, Dtype.INT4)
+_PEAK_OF = {
+    Dtype.BF16: SIXTEEN,
+    Dtype.FP16: (Dtype.FP16, Dtype.BF16),
+    Dtype.FP8_BLOCK: (Dtype.FP8_BLOCK, Dtype.FP8),
+}
 
 
 def peaks_of(gpu: GPU, operator: Operator, dtype: Dtype | None) -> Peaks:
@@ -28,10 +33,10 @@ def peaks_of(gpu: GPU, operator: Operator, dtype: Dtype | None) -> Peaks:
     """
     known = gpu.peak_flops
     own = operator in (Operator.GEMM, Operator.EXPERTS) and dtype not in (None, *_WEIGHT_ONLY)
-    wanted = (dtype, Dtype.FP8) if dtype is Dtype.FP8_BLOCK else (dtype, *SIXTEEN) if dtype in SIXTEEN else (dtype,)
-    peak = next((known[d] for d in (wanted if own else SIXTEEN) if d is not None and d in known), None)
+    wanted = _PEAK_OF.get(dtype, (dtype,)) if own and dtype is not None else SIXTEEN
+    peak = next((known[d] for d in wanted if d in known), None)
     if peak is None:
-        raise SpecError(f"GPU {gpu.name!r} has no peak for {dtype}: add it to its spec, or leave the samples out")
+        raise SpecError(f"GPU {gpu.name!r} has no peak for {dtype} (add it to its spec)")
     return Peaks(
         compute=peak,
         bandwidth=gpu.hbm_bandwidth,
@@ -75,7 +80,7 @@ def attained_bandwidth(samples: SampleSet, cache: float) -> float:
             large = moved > 3 * cache
             best = max(best, float(np.max(np.where(large, moved / usable.time, 0.0))))
     if best <= 0:
-        raise SpecError("no case moves more than the cache holds: the memory bandwidth cannot be told from them")
+        raise SpecError("no case moves more than the cache holds: nothing tells the memory bandwidth")
     return best
 
 

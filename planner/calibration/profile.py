@@ -11,12 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from planner.calibration.fitting import Fit, Residuals, fit, label_of
 from planner.calibration.forms import FORMS
 from planner.calibration.links import pcie_rows
 from planner.calibration.peaks import SIXTEEN, peaks_of
 from planner.calibration.spec import measured_spec
-from planner.device_facts import DeviceFacts
+from planner.device_facts import DeviceFacts, software_of
 from planner.documents.gpu_profile import GpuProfileDocument, gpu_from_document
 from planner.documents.source import parse_document
 from planner.documents.yaml_text import dump_yaml
@@ -54,6 +56,7 @@ _METHOD = (
     "Measured on this device by `planner profile`: medians of repetitions on rotating data; least squares on "
     "log residuals with bounds on every coefficient."
 )
+_HEAD = "# Written by planner; `planner calibrate ops` makes it anew from the samples beside it.\n"
 _KEPT = "Not measured here: that of the catalogue's profile."
 _UNMEASURED = "Not measured: typical of data-centre GPUs."
 
@@ -104,6 +107,7 @@ def build_profile(
     SpecError
         Samples that beat the peaks, or none of matrix products in 16 bits.
     """
+    samples = samples.fastest()
     head, spec = measured_spec(samples, facts, base, date)
     bare = _parsed(name, facts, head, spec, _placeholder(facts, base), base)
     fits: dict[str, Fit] = {}
@@ -125,7 +129,7 @@ def build_profile(
         "status": "measured",
         "method": method,
         "date": date,
-        "software": dict(samples.facts) or {"planner": "unknown"},
+        "software": software_of(samples.facts) or {"unknown": "unknown"},
         **{key: section[key] for key in (*_SECTIONS.values(), "pcie_all_reduce") if key in section},
     }
     text = _text(name, facts, head, spec, calibration, base)
@@ -186,7 +190,9 @@ def _residual(r: Residuals, note: str) -> Row:
         "p90_abs_error": rounded(r.p90_abs_error, 4),
         "bias": rounded(r.bias, 4),
         "log_sd": rounded(r.log_sd, 4),
-        "axis_ranges": {axis: [rounded(low, 10), rounded(high, 10)] for axis, (low, high) in r.ranges.items()},
+        "axis_ranges": {
+            axis: [rounded(low, 10), rounded(high, 10)] for axis, (low, high) in r.ranges.items()
+        },
     }
     if math.isfinite(r.repeatability):
         out["repeatability"] = rounded(r.repeatability, 3)
@@ -250,7 +256,10 @@ def _fill(section: dict[str, Any], base: GpuProfileDocument | None, notes: list[
 def _kept(row: Row) -> Row:
     residual = row["residual"]
     note = f"{_KEPT} {residual.get('note', '')}".strip()
-    return {**row, "residual": {"points": 0, "log_sd": max(residual["log_sd"], FALLBACK_LOG_SD), "note": note}}
+    return {
+        **row,
+        "residual": {"points": 0, "log_sd": max(residual["log_sd"], FALLBACK_LOG_SD), "note": note},
+    }
 
 
 def _typical(operator: Operator) -> Row:
@@ -287,7 +296,9 @@ def _text(
         "spec": dict(spec),
         "calibration": dict(calibration),
     }
-    return "# Written by planner: make it anew from the samples with `planner calibrate ops`.\n" + dump_yaml(data)
+    return "# Written by planner: make it anew from the samples with `planner calibrate ops`.\n" + dump_yaml(
+        data
+    )
 
 
 def _placeholder(facts: DeviceFacts, base: GpuProfileDocument | None) -> dict[str, Any]:
@@ -335,8 +346,6 @@ def merged(sets: Sequence[SampleSet]) -> SampleSet:
 
 
 def _joined(a: Samples, b: Samples) -> Samples:
-    import numpy as np
-
     return Samples(
         operator=a.operator,
         dtype=a.dtype,

@@ -17,7 +17,7 @@ import yaml
 from planner.catalog.clouds import CloudInstance, cloud_instances, load_instance
 from planner.documents.catalogue import ModelEntry, ModelsDocument, QuantileTable, TrafficDocument
 from planner.documents.files import file_error, read_text, resolved_path
-from planner.documents.gpu_profile import load_gpu_profile
+from planner.documents.gpu_profile import GpuProfileDocument, load_gpu_profile
 from planner.documents.model_config import load_model_config, model_from_config
 from planner.documents.names import did_you_mean, unknown_name
 from planner.documents.source import load_document, parse_document
@@ -34,6 +34,7 @@ __all__ = [
     "gpu_name",
     "gpu_names",
     "load_gpu",
+    "load_gpu_document",
     "load_instance",
     "load_model",
     "load_traffic",
@@ -95,6 +96,21 @@ def load_gpu(name_or_path: str | Path, base: str | Path | None = None) -> GPU:
     if isinstance(name_or_path, Path) or _is_path(name_or_path, _YAML_SUFFIXES):
         return load_gpu_profile(resolved_path(name_or_path, base))
     return _known_gpu(gpu_name(name_or_path))
+
+
+def load_gpu_document(name_or_path: str | Path) -> GpuProfileDocument:
+    """The file of a GPU by name, alias, or path: its figures with their sources, in the file's units.
+
+    Raises
+    ------
+    SpecError
+        Unknown name, or a profile that breaks a rule.
+    """
+    if isinstance(name_or_path, Path) or _is_path(name_or_path, _YAML_SUFFIXES):
+        path = resolved_path(name_or_path, None)
+    else:
+        path = _GPU_FOLDER / f"{gpu_name(name_or_path)}.yaml"
+    return load_document(path, GpuProfileDocument).model
 
 
 def gpu_name(name: str) -> str:

@@ -35,6 +35,7 @@ _COMMANDS = {
     "money": ("planner.cli.money", "A plan's bill: by month, pool, GPU and million tokens."),
     "predict": ("planner.cli.predict", "TTFT and TPOT of one configuration, by operator."),
     "validate": ("planner.cli.validate", "Predictions against measured latencies: how far off, and why."),
+    "profile": ("planner.cli.profile", "Measure this machine's GPU (or CPU) with torch: its profile."),
     "memory": ("planner.cli.memory", "What fits on each GPU of a replica, line by line."),
     "models": ("planner.cli.look_up", "Models that are known by name, and facts of any model."),
     "gpus": ("planner.cli.look_up", "GPU profiles: peaks, calibration and where they come from."),

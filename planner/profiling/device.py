@@ -12,7 +12,7 @@ import torch
 
 from planner.device_facts import DeviceFacts
 from planner.errors import SpecError
-from planner.units import MIB
+from planner.units import KIB, MIB
 
 _ARCHITECTURES = {
     (7, 0): "volta",
@@ -48,7 +48,9 @@ def open_device(name: str) -> torch.device:
     if device.type != "cuda":
         raise SpecError(f"--device: must be cpu or cuda:N, got {name!r}")
     if not torch.cuda.is_available():
-        raise SpecError(f"--device: torch {torch.__version__} sees no GPU here, got {name!r} (cpu works anywhere)")
+        raise SpecError(
+            f"--device: torch {torch.__version__} sees no GPU here, got {name!r} (cpu works anywhere)"
+        )
     index = device.index or 0
     if index >= torch.cuda.device_count():
         known = ", ".join(f"cuda:{i}" for i in range(torch.cuda.device_count()))
@@ -67,7 +69,9 @@ def _gpu_facts(device: torch.device) -> DeviceFacts:
     amd = torch.version.hip is not None
     gfx = str(getattr(properties, "gcnArchName", "")).split(":")[0]
     capability = (properties.major, properties.minor)
-    architecture = _GFX.get(gfx, gfx) if amd else _ARCHITECTURES.get(capability, f"sm{capability[0]}{capability[1]}")
+    architecture = (
+        _GFX.get(gfx, gfx) if amd else _ARCHITECTURES.get(capability, f"sm{capability[0]}{capability[1]}")
+    )
     shown = {} if amd else _nvidia_smi(device.index or 0)
     return DeviceFacts(
         name=properties.name,
@@ -81,7 +85,7 @@ def _gpu_facts(device: torch.device) -> DeviceFacts:
         power=_number(shown.get("power.default_limit")),
         driver_memory=(_number(shown.get("memory.total")) or 0.0) * MIB or None,
         software={
-            "torch": torch.__version__,
+            "torch": str(torch.__version__),
             **({"rocm": str(torch.version.hip)} if amd else {"cuda": str(torch.version.cuda)}),
             **({"driver": shown["driver_version"]} if shown.get("driver_version") else {}),
         },
@@ -123,7 +127,7 @@ def _cpu_facts() -> DeviceFacts:
         count=1,
         power=None,
         driver_memory=None,
-        software={"torch": torch.__version__, "threads": str(torch.get_num_threads())},
+        software={"torch": str(torch.__version__), "threads": str(torch.get_num_threads())},
     )
 
 
@@ -154,7 +158,7 @@ def _last_level_cache() -> float:
     sizes = []
     for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
         text = path.read_text(encoding="ascii", errors="replace").strip()
-        scale = {"K": 1024, "M": MIB}.get(text[-1:], 1)
+        scale = {"K": KIB, "M": MIB}.get(text[-1:], 1)
         digits = text.rstrip("KM")
         if digits.isdigit():
             sizes.append(float(digits) * scale)

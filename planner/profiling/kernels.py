@@ -20,6 +20,7 @@ from planner.profiling.data import TORCH_DTYPES, Data
 from planner.profiling.experts import expert_calls
 from planner.samples import Operator
 from planner.specs import Dtype
+from planner.units import MIB
 
 FP8_LARGEST = 448.0  # of float8_e4m3fn
 
@@ -130,15 +131,19 @@ def _sdpa(device: torch.device) -> list[str]:
     return ["flash"] if device.type == "cpu" else list(_BACKENDS_OF_SDPA)
 
 
-def decode_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, backend: str = "flash") -> torch.Tensor:
-    """One query per sequence: q (batch, kv_heads, heads / kv_heads, width), k and v (batch, kv_heads, context,
-    width). The queries that share a KV head stand where queries of one sequence usually do, so that keys are
-    read once for all of them."""
+def decode_attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, backend: str = "flash"
+) -> torch.Tensor:
+    """One query per sequence: q (batch, kv_heads, heads / kv_heads, width), k and v (batch, kv_heads,
+    context, width). The queries that share a KV head stand where queries of one sequence usually do, so that
+    keys are read once for all of them."""
     with sdpa_kernel(_BACKENDS_OF_SDPA[backend]):
         return functional.scaled_dot_product_attention(q, k, v)
 
 
-def prefill_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, backend: str = "flash") -> torch.Tensor:
+def prefill_attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, backend: str = "flash"
+) -> torch.Tensor:
     """Causal attention: q (batch, heads, query, width), k and v (batch, kv_heads, query, width)."""
     with sdpa_kernel(_BACKENDS_OF_SDPA[backend]):
         return functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
@@ -171,7 +176,7 @@ def _flash_decode(a: dict[str, int], dtype: torch.dtype, data: Data) -> Kernel:
 
 
 _PAGE = 16  # tokens of a block of the paged cache
-_WORKSPACE = 128 * 2**20
+_WORKSPACE = 128 * MIB
 
 
 def _flashinfer_decode(a: dict[str, int], dtype: torch.dtype, data: Data) -> Kernel:

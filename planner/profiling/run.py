@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -32,8 +32,7 @@ class Timed:
     Attributes
     ----------
     samples : tuple of Samples
-    raw : tuple of Samples
-        Of every library that was tried, not only of the fastest.
+        With every library that ran a case.
     skipped : mapping of str to str
         Cases that could not be timed, and why.
     unreached : int
@@ -44,7 +43,6 @@ class Timed:
     skipped: Mapping[str, str]
     unreached: int
     seconds: float
-    raw: tuple[Samples, ...] = field(default=())
 
 
 def supported_dtypes(facts: DeviceFacts) -> tuple[tuple[Dtype, ...], tuple[Dtype, ...], tuple[Dtype, ...]]:
@@ -88,7 +86,6 @@ def time_cases(
     data = Data(device, _data_size(cases, device, facts))
     warm_up(device, _WARM_SECONDS[device.type])
     found: dict[Key, list[tuple[Case, Timing, str]]] = {}
-    every: dict[Key, list[tuple[Case, Timing, str]]] = {}
     skipped: dict[str, str] = {}
     done, rate = 0, 0.0
     for case in cases:
@@ -105,16 +102,13 @@ def time_cases(
             skipped[str(case)] = reason
             continue
         key = (case.operator, case.dtype)
-        every.setdefault(key, []).extend((case, timing, name) for name, timing in timed)
-        name, best = min(timed, key=lambda pair: pair[1].time)
-        found.setdefault(key, []).append((case, best, name))
-        rate = max(rate, arithmetic(case) / best.time)
+        found.setdefault(key, []).extend((case, timing, name) for name, timing in timed)
+        rate = max(rate, arithmetic(case) / min(timing.time for _, timing in timed))
     if not found:
         reasons = "; ".join(sorted(set(skipped.values()))[:3])
         raise SpecError(f"nothing could be timed on {facts.name}: {reasons or 'there was no time'}")
     return Timed(
         samples=tuple(_samples(key, rows) for key, rows in found.items()),
-        raw=tuple(_samples(key, rows) for key, rows in every.items()),
         skipped=skipped,
         unreached=len(cases) - done,
         seconds=time.perf_counter() - began,
@@ -124,8 +118,14 @@ def time_cases(
 def _data_size(cases: Sequence[Case], device: torch.device, facts: DeviceFacts) -> float:
     """Three last-level caches, or the largest operands twice, within the free memory. [B]"""
     wanted = max([CACHES * facts.cache, 64.0 * MIB, *(2 * footprint(case) for case in cases)]) + 16 * MIB
-    free = float(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else min(facts.memory / 2, 8 * GIB)
+    free = (
+        float(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else min(facts.memory / 2, 8 * GIB)
+    )
     return min(wanted, _LARGEST_SHARE * free)
+
+
+_CANNOT = (RuntimeError, SpecError, ImportError, TypeError, AttributeError, NotImplementedError)
+"""What libraries raise where they cannot run a case on a device."""
 
 
 def _fastest(
@@ -140,12 +140,12 @@ def _fastest(
             kernel: Kernel = next(kernels)
         except StopIteration:
             break
-        except (RuntimeError, SpecError, ImportError, TypeError, AttributeError, NotImplementedError) as error:
+        except _CANNOT as error:
             reason = _first_line(error)
             break
         try:
             timed.append((kernel.name, time_calls(kernel.calls, device, box)))
-        except (RuntimeError, TypeError, NotImplementedError) as error:
+        except _CANNOT as error:
             reason = f"{kernel.name}: {_first_line(error)}"
             if device.type == "cuda":
                 torch.cuda.synchronize()

@@ -1,0 +1,174 @@
+"""``planner profile``."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import importlib.util
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+
+from planner.calibration.profile import BuiltProfile, build_profile
+from planner.catalog import load_gpu_document
+from planner.cli.output import check_outputs, echo_json, progress_bar, width
+from planner.device_facts import DeviceFacts, catalogue_name
+from planner.documents.files import write_text_atomic
+from planner.documents.gpu_profile import GpuProfileDocument
+from planner.documents.samples_file import samples_text
+from planner.errors import SpecError
+from planner.units import GIGA, TERA
+
+SAMPLES_SUFFIX = ".samples.csv"
+_BUSY = 0.5  # processes per processor that were under way before
+
+
+@click.command()
+@click.option("--device", metavar="cuda:N|cpu", help="Default: the first GPU, else the CPU.")
+@click.option("--quick", "depth", flag_value="quick", help="Fewer shapes: within a minute or so.")
+@click.option("--full", "depth", flag_value="full", default=True, help="All shapes (the default).")
+@click.option(
+    "--world-sizes",
+    metavar="N,...",
+    help="Collectives over so many ranks. Default: 2, 4, 8 as far as there are GPUs; none on a CPU.",
+)
+@click.option(
+    "--seconds", type=click.FloatRange(min=1), help="Time for kernels; what is missing is borrowed."
+)
+@click.option(
+    "--gpu",
+    metavar="NAME|none",
+    help="Whose vendor figures to take; none: what the device attains. Default: by the device's name.",
+)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="The profile (YAML). Default: after the device."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def profile(
+    device: str | None,
+    depth: str,
+    world_sizes: str | None,
+    seconds: float | None,
+    gpu: str | None,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Measure this machine's GPU, or its CPU, with torch, and write its profile.
+
+    Times matrix products in every format the device multiplies, attention of decode steps and prompts, norms,
+    copies, experts and collectives; fits the coefficients of the performance model; and writes a profile that
+    scenarios name as their `gpu:`. Raw samples are written beside it, so that the fit can be made again.
+    Settings of the device are left alone. Needs torch (`pip install "pd-planner[profile]"`).
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise SpecError('planner profile needs torch: pip install "pd-planner[profile]"')
+    worlds = None if world_sizes is None else _numbers(world_sizes)
+    base = None if gpu in (None, "none") else load_gpu_document(str(gpu))
+    if output is not None:
+        check_outputs((), (output, samples_path(output)))
+    busy = _load()
+    from planner.profiling.session import measure  # torch: only where a device is measured
+
+    with progress_bar("starting", 1) as (say, advance):
+        bar = _Bar(say, advance)
+        measured = measure(device, full=depth == "full", worlds=worlds, seconds=seconds, progress=bar.update)
+    facts = measured.facts
+    if gpu is None and (known := catalogue_name(facts.name)) and facts.kind != "cpu":
+        base = load_gpu_document(known)
+    path = output or Path(f"{_slug(facts, base)}.yaml")
+    check_outputs((), (path, samples_path(path)))
+    write_text_atomic(samples_path(path), samples_text(measured.samples))
+    built = build_profile(measured.samples, facts, name=path.stem, date=_today(), base=base)
+    write_text_atomic(path, built.text)
+    notes = list(built.notes)
+    if busy > _BUSY:
+        notes.insert(0, f"the machine was busy before (load {busy:.1f} per processor): times may be too long")
+    if measured.unreached:
+        notes.append(f"{measured.unreached} cases were not reached in time (--seconds)")
+    notes += [f"{case}: {reason}" for case, reason in measured.skipped.items()]
+    if as_json:
+        echo_json(summary(built, facts, path, measured.seconds, notes))
+        return
+    from planner.report.calibration import print_profile  # rich: only where tables are printed
+
+    print_profile(built, facts, width())
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
+    click.echo(
+        f"wrote {path} and {samples_path(path)} ({len(measured.samples)} samples, {measured.seconds:.0f} s)"
+    )
+
+
+def samples_path(profile_path: Path) -> Path:
+    """Where the raw samples of a profile are written."""
+    return profile_path.with_name(profile_path.stem + SAMPLES_SUFFIX)
+
+
+class _Bar:
+    """Steps of a bar from the number of cases done."""
+
+    def __init__(self, say: Any, advance: Any) -> None:
+        self._say, self._advance = say, advance
+
+    def update(self, done: int, total: int, what: str) -> None:
+        self._say(f"{done} of {total}: {what}")
+        self._advance()
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise SpecError(f"--world-sizes: must be whole numbers with commas between, got {text!r}") from None
+
+
+def _load() -> float:
+    """Processes under way per processor in the last minute; 0 where nobody tells."""
+    with contextlib.suppress(OSError, AttributeError):
+        return os.getloadavg()[0] / (os.cpu_count() or 1)
+    return 0.0
+
+
+def _slug(facts: DeviceFacts, base: GpuProfileDocument | None) -> str:
+    if base is not None:
+        return f"{base.name}-measured"
+    name = re.sub(r"[^a-z0-9]+", "-", facts.name.lower()).strip("-") or "device"
+    return name if facts.kind != "cpu" or name.startswith("cpu") else f"cpu-{name}"
+
+
+def _today() -> str:
+    return datetime.date.today().isoformat()
+
+
+def summary(
+    built: BuiltProfile, facts: DeviceFacts, path: Path, seconds: float, notes: list[str]
+) -> dict[str, Any]:
+    """What was measured, for programs."""
+    return {
+        "profile": str(path),
+        "samples": str(samples_path(path)),
+        "device": facts.name,
+        "kind": facts.kind,
+        "seconds": seconds,
+        "software": dict(facts.software),
+        "peak_tflops": {d.value: rate / TERA for d, rate in built.gpu.peak_flops.items()},
+        "hbm_gb_per_s": built.gpu.hbm_bandwidth / GIGA,
+        "fits": {
+            label: {
+                "values": dict(found.values),
+                "points": found.residuals.points,
+                "median_abs_error": found.residuals.median_abs_error,
+                "p90_abs_error": found.residuals.p90_abs_error,
+                "bias": found.residuals.bias,
+                "log_sd": found.residuals.log_sd,
+                "repeatability": found.residuals.repeatability,
+                "unidentified": list(found.unidentified),
+                "at_bounds": list(found.at_bounds),
+            }
+            for label, found in built.fits.items()
+        },
+        "notes": notes,
+    }
