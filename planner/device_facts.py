@@ -41,6 +41,11 @@ class DeviceFacts:
     driver_memory: float | None
     software: Mapping[str, str]
 
+    @property
+    def default_device(self) -> str:
+        """What torch calls the first device of this kind."""
+        return "cpu" if self.kind == "cpu" else "cuda:0"
+
 
 _NUMBERS = ("sm_count", "memory", "cache", "count", "power", "driver_memory")
 _TEXTS = ("kind", "vendor", "architecture")

@@ -21,8 +21,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("units", "errors", "arrays"),
     ("specs",),
     (
-        "plan", "lengths", "money", "traces", "samples", "device_facts", "queueing", "roofline",
-        "collectives", "transformer",
+        "plan", "lengths", "money", "traces", "samples", "device_facts", "checked_steps",
+        "queueing", "roofline", "collectives", "transformer",
         "documents.files", "documents.messages", "documents.names", "documents.schema_base",
         "documents.source", "documents.sourced", "documents.tree", "documents.yaml_text",
         "documents.trace_columns", "documents.trace_times", "documents.published_file",
@@ -71,7 +71,10 @@ Imports point to lower rows; within a folder they may stay in the row, but not f
 """
 
 LATE_IMPORTS = {
+    ("planner.cli.profile", "planner.profiling.check"): "torch, only where a device is measured",
+    ("planner.cli.profile", "planner.profiling.device"): "torch, only where a device is measured",
     ("planner.cli.profile", "planner.profiling.session"): "torch, only where a device is measured",
+    ("planner.cli.calibrate_ops", "planner.report.calibration"): "rich, only where tables are printed",
     ("planner.cli.profile", "planner.report.calibration"): "rich, only where tables are printed",
     ("planner.profiling.kernels", "flash_attn"): "installed with some engines only",
     ("planner.profiling.kernels", "flashinfer"): "installed with some engines only",
@@ -132,6 +135,7 @@ NOWHERE = ("plotly",)
 UNIT_LITERALS = {
     "planner/candidates/curves.py": {"2**20"},  # replicas of a group, at most
     "planner/cases.py": {"1024"},  # tokens and widths of shapes
+    "planner/profiling/check.py": {"1024"},  # tokens
     "planner/infeasibility.py": {"1000.0"},  # how much faster a network is tried
     "planner/queueing/waiting.py": {"1e6"},  # a decay rate without unit that stands for infinity
     "planner/documents/scenario_schema.py": {"1e15", "1024"},  # the largest numbers that are accepted

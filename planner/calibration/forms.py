@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +29,7 @@ from planner.roofline import (
     prefill_attention_time,
 )
 from planner.samples import Operator, Samples
-from planner.specs import Dtype, LatentAttention
+from planner.specs import GPU, Dtype, LatentAttention
 from planner.units import MICRO, MILLI, NANO
 
 Values = Mapping[str, float]
@@ -382,3 +383,23 @@ def form_of(operator: Operator) -> Form:
     if operator not in FORMS:
         raise SpecError(f"{operator} has no coefficients; those with: {', '.join(FORMS)}")
     return FORMS[operator]
+
+
+def coefficients_of(gpu: GPU, operator: Operator, dtype: Dtype | None) -> dict[str, float] | None:
+    """A profile's coefficients as a form takes them; None where the profile has none of its own."""
+    c = gpu.calibration
+    rows: Mapping[Operator, Any] = {
+        Operator.GEMM: c.gemm.get(dtype) if dtype else None,
+        Operator.DECODE_ATTENTION: c.decode_attention.get(dtype) if dtype else None,
+        Operator.PREFILL_ATTENTION: c.prefill_attention,
+        Operator.EXPERTS: c.moe.get(dtype) if dtype else None,
+        Operator.LATENT_DECODE: c.latent_decode.get(dtype) if dtype else None,
+        Operator.LATENT_PREFILL: c.latent_prefill,
+        Operator.ELEMENTWISE: c.elementwise,
+        Operator.ALL_REDUCE: c.all_reduce,
+    }
+    row = rows.get(operator)
+    if row is None:
+        return None
+    values = {name.name: getattr(row, name.name) for name in FORMS[operator].coefficients}
+    return {name: value for name, value in values.items() if value is not None}

@@ -7,6 +7,7 @@ import datetime
 import importlib.util
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ import click
 
 from planner.calibration.profile import BuiltProfile, build_profile
 from planner.catalog import load_gpu_document
-from planner.cli.output import check_outputs, echo_json, progress_bar, width
+from planner.checked_steps import CheckedStep, median_error
+from planner.cli.output import check_outputs, echo_json, progress, progress_bar, width
 from planner.device_facts import DeviceFacts, catalogue_name
 from planner.documents.files import write_text_atomic
 from planner.documents.gpu_profile import GpuProfileDocument
 from planner.documents.samples_file import samples_text
 from planner.errors import SpecError
-from planner.units import GIGA, TERA
+from planner.units import GIGA, MILLI, TERA
 
 SAMPLES_SUFFIX = ".samples.csv"
 _BUSY = 0.5  # processes per processor that were under way before
@@ -46,6 +48,7 @@ _BUSY = 0.5  # processes per processor that were under way before
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="The profile (YAML). Default: after the device."
 )
+@click.option("--check", "checked", is_flag=True, help="Then hold whole steps of a model against it.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def profile(
     device: str | None,
@@ -54,6 +57,7 @@ def profile(
     seconds: float | None,
     gpu: str | None,
     output: Path | None,
+    checked: bool,
     as_json: bool,
 ) -> None:
     """Measure this machine's GPU, or its CPU, with torch, and write its profile.
@@ -81,7 +85,7 @@ def profile(
     path = output or Path(f"{_slug(facts, base)}.yaml")
     check_outputs((), (path, samples_path(path)))
     write_text_atomic(samples_path(path), samples_text(measured.samples))
-    built = build_profile(measured.samples, facts, name=path.stem, date=_today(), base=base)
+    built = build_profile(measured.samples, facts, name=path.stem, date=today(), base=base)
     write_text_atomic(path, built.text)
     notes = list(built.notes)
     if busy > _BUSY:
@@ -89,12 +93,16 @@ def profile(
     if measured.unreached:
         notes.append(f"{measured.unreached} cases were not reached in time (--seconds)")
     notes += [f"{case}: {reason}" for case, reason in measured.skipped.items()]
+    steps = _checked(built, facts, device) if checked else ()
     if as_json:
-        echo_json(summary(built, facts, path, measured.seconds, notes))
+        found = summary(built, facts, path, measured.seconds, notes)
+        echo_json(found | {"samples": str(samples_path(path))} | _step_facts(steps))
         return
-    from planner.report.calibration import print_profile  # rich: only where tables are printed
+    from planner.report.calibration import print_profile, print_steps  # rich: only where tables are printed
 
     print_profile(built, facts, width())
+    if steps:
+        print_steps(steps, width())
     for note in notes:
         click.echo(f"note: {note}", err=True)
     click.echo(
@@ -105,6 +113,34 @@ def profile(
 def samples_path(profile_path: Path) -> Path:
     """Where the raw samples of a profile are written."""
     return profile_path.with_name(profile_path.stem + SAMPLES_SUFFIX)
+
+
+def _checked(built: BuiltProfile, facts: DeviceFacts, device: str | None) -> Sequence[CheckedStep]:
+    """Whole steps of a model of random weights on the device, and as the profile predicts them."""
+    from planner.profiling.check import check  # torch: only where a device is measured
+    from planner.profiling.device import open_device
+
+    with progress("building a model") as say:
+        return check(built.gpu, open_device(device or facts.default_device), progress=say)
+
+
+def _step_facts(steps: Sequence[CheckedStep]) -> dict[str, Any]:
+    if not steps:
+        return {}
+    return {
+        "check": {
+            "median_abs_error": median_error(steps),
+            "steps": [
+                {
+                    "step": step.name,
+                    "measured_ms": step.measured / MILLI,
+                    "predicted_ms": step.predicted / MILLI,
+                    "error": step.error,
+                }
+                for step in steps
+            ],
+        }
+    }
 
 
 class _Bar:
@@ -139,17 +175,17 @@ def _slug(facts: DeviceFacts, base: GpuProfileDocument | None) -> str:
     return name if facts.kind != "cpu" or name.startswith("cpu") else f"cpu-{name}"
 
 
-def _today() -> str:
+def today() -> str:
+    """The date, as profiles have it."""
     return datetime.date.today().isoformat()
 
 
 def summary(
-    built: BuiltProfile, facts: DeviceFacts, path: Path, seconds: float, notes: list[str]
+    built: BuiltProfile, facts: DeviceFacts, path: Path, seconds: float | None, notes: list[str]
 ) -> dict[str, Any]:
     """What was measured, for programs."""
     return {
         "profile": str(path),
-        "samples": str(samples_path(path)),
         "device": facts.name,
         "kind": facts.kind,
         "seconds": seconds,

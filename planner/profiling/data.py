@@ -32,7 +32,7 @@ class Data:
     def block(self, dtype: torch.dtype) -> torch.Tensor:
         """All numbers of a format, in one dimension."""
         if dtype not in self._blocks:
-            self._blocks[dtype] = _random(int(self._size) // dtype.itemsize, dtype, self.device)
+            self._blocks[dtype] = random_block(int(self._size) // dtype.itemsize, dtype, self.device)
         return self._blocks[dtype]
 
     def views(self, shapes: Sequence[Sequence[int]], dtype: torch.dtype) -> list[list[torch.Tensor]]:
@@ -67,7 +67,7 @@ def _aligned(count: int) -> int:
     return -(-count // 128) * 128
 
 
-def _random(count: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def random_block(count: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Random numbers, repeated where making them all anew would take long."""
     generator = torch.Generator(device=device).manual_seed(1)
     period = min(count, 4_000_037)  # no power of two: repeats do not line up

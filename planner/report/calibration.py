@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from planner.calibration.profile import BuiltProfile
+from planner.checked_steps import CheckedStep, median_error
 from planner.device_facts import DeviceFacts
 from planner.report.tables import plain_console, plain_table
-from planner.units import GIGA, MICRO, PERCENT, TERA
+from planner.units import GIGA, MICRO, MILLI, PERCENT, TERA
 
 
 def print_profile(built: BuiltProfile, facts: DeviceFacts, width: int) -> None:
@@ -43,3 +46,23 @@ def _share(value: float | None) -> str:
 
 def _percent(value: float) -> str:
     return "-" if value != value else f"{value * PERCENT:.1f} %"
+
+
+def print_steps(steps: Sequence[CheckedStep], width: int) -> None:
+    """Measured steps of a model beside predicted ones."""
+    out = plain_console(width)
+    figures = ("measured [ms]", "predicted [ms]", "error", "repeat")
+    table = plain_table("step", *figures, right=figures)
+    for step in steps:
+        table.add_row(
+            step.name,
+            f"{step.measured / MILLI:,.3f}",
+            f"{step.predicted / MILLI:,.3f}",
+            f"{step.error * PERCENT:+.1f} %",
+            _percent(step.spread),
+        )
+    out.print()
+    out.print(table)
+    out.print(
+        f"median error {median_error(steps) * PERCENT:.1f} % (a model of random weights, kernels of torch)"
+    )
