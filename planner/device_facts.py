@@ -100,7 +100,7 @@ _KNOWN: tuple[tuple[str, str], ...] = (
     (r"H800", "h800-sxm"),
     (r"H20-?3?e|H20 141", "h20-141gb"),
     (r"H20\b", "h20"),
-    (r"A100.*PCI.*80", "a100-80gb-pcie"),
+    (r"A100.*PCI.*80|A100.*80.*PCI", "a100-80gb-pcie"),
     (r"A100.*PCI", "a100-40gb-pcie"),
     (r"A100.*80", "a100-80gb-sxm"),
     (r"A100", "a100-40gb-sxm"),

@@ -30,7 +30,7 @@ _INSENSITIVE = 0.02
 """A coefficient whose doubling moves no sample by more than this share is not identified. [1]"""
 _MAD_TO_SD = 1.4826
 _LEAST_LOG_SD = 0.02
-_BEATEN_SHARE = 0.02
+_BEATEN_SHARE = 0.05
 """Samples beyond the peaks that are glitches; more of them mean a wrong peak or a wrong benchmark. [1]"""
 
 
