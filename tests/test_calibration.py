@@ -17,7 +17,7 @@ from planner.calibration.forms import FORMS, Peaks, area_of, coefficients_of
 from planner.calibration.links import pcie_rows
 from planner.calibration.peaks import peaks_of
 from planner.calibration.profile import build_profile, merged
-from planner.cases import FULL_GPU, QUICK_GPU, Plan, cases_of
+from planner.cases import FULL_GPU, QUICK_GPU, cases_of
 from planner.catalog import load_gpu, load_gpu_document
 from planner.cli.calibrate_ops import ops
 from planner.device_facts import DeviceFacts, catalogue_name, facts_of, head_of
@@ -30,7 +30,7 @@ H100 = load_gpu("h100-sxm")
 MESSAGES = [4096 * 4**i for i in range(9)]
 
 
-def shapes(operator: Operator, dtype: Dtype | None, plan: Plan = FULL_GPU) -> list[dict[str, float]]:
+def shapes(operator: Operator, dtype: Dtype | None) -> list[dict[str, float]]:
     """Axes of the cases that a profile times of an operator, or of the published tables."""
     if operator is Operator.ALL_REDUCE:
         return [{"bytes": s, "ranks": n} for s in MESSAGES for n in (2, 4, 8)]
@@ -48,18 +48,18 @@ def shapes(operator: Operator, dtype: Dtype | None, plan: Plan = FULL_GPU) -> li
             for q in (64, 512, 2048, 8192)
             for h in (16, 64, 128)
         ]
-    cases = cases_of(plan, (Dtype.BF16, Dtype.FP8), (Dtype.BF16, Dtype.FP8), (Dtype.BF16,))
+    cases = cases_of(FULL_GPU, (Dtype.BF16, Dtype.FP8), (Dtype.BF16, Dtype.FP8), (Dtype.BF16,))
     return [dict(c.axes) for c in cases if (c.operator, c.dtype) == (operator, dtype)]
 
 
 def made(
-    operator: Operator, dtype: Dtype | None, rng: np.random.Generator | None = None, plan: Plan = FULL_GPU
+    operator: Operator, dtype: Dtype | None, rng: np.random.Generator | None = None, repeats: int = 1
 ) -> tuple[Samples, dict[str, float], Peaks]:
     """Samples by the coefficients of H100, with 5 % noise and 3 % of outliers where there is `rng`."""
     values = coefficients_of(H100, operator, dtype)
     assert values is not None
     peaks = peaks_of(H100, operator, dtype)
-    rows = shapes(operator, dtype, plan) * (1 if rng is None else 3)
+    rows = shapes(operator, dtype) * repeats
     bare = Samples.of_rows(operator, dtype, rows, [1.0] * len(rows))
     time = predicted(bare, peaks, values)
     if rng is not None:
@@ -97,7 +97,7 @@ def test_exact_samples_give_exact_times(operator: Operator, dtype: Dtype | None)
 def test_known_coefficients_are_found_in_noise(operator: Operator, dtype: Dtype | None, seed: int) -> None:
     """Times of all shapes within 5 % of the truth, from samples with 5 % noise and 3 % outliers."""
     rng = np.random.default_rng(seed)
-    samples, truth, peaks = made(operator, dtype, rng)
+    samples, truth, peaks = made(operator, dtype, rng, repeats=3)
     found = fit(samples, peaks)
     error = np.abs(predicted(samples, peaks, found.values) / predicted(samples, peaks, truth) - 1)
     assert np.median(error) < 0.05
