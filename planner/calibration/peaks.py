@@ -57,7 +57,7 @@ def arithmetic_of(samples: Samples) -> FloatArray:
     return form.least(samples, Peaks(compute=1.0, bandwidth=math.inf, sm_count=1.0, link=math.inf))
 
 
-_STREAMING = (Operator.GEMM, Operator.DECODE_ATTENTION, Operator.ELEMENTWISE)
+_STREAMING = tuple(operator for operator in FORMS if operator is not Operator.ALL_REDUCE)
 
 
 def attained_bandwidth(samples: SampleSet, cache: float) -> float:
