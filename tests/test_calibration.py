@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from conftest import Runner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -474,3 +475,24 @@ def test_fit_is_a_value() -> None:
     samples, _, peaks = made(Operator.ELEMENTWISE, None)
     assert isinstance(fit(samples, peaks), Fit)
     assert fit(samples, peaks) == fit(samples, peaks)
+
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "cpu.samples.csv"
+SCENARIO = """\
+model: meta-llama/Llama-3.2-1B-Instruct
+workload: {request_rate: 0.2, input_tokens: 128, output_tokens: 16}
+slo: {ttft_ms: {p90: 30000}, tpot_ms: {p90: 5000}}
+fleet: [{gpu: ./cpu.yaml, price_per_gpu_hour: 0.1, max_gpus: 8}]
+"""
+
+
+def test_a_processor_is_planned_with_but_not_deployed(planner: Runner, tmp_path: Path) -> None:
+    """The samples of the examples make a profile that solve takes; files are emitted for GPUs only."""
+    assert planner("calibrate", "ops", EXAMPLE, "-o", tmp_path / "cpu.yaml").code == 0
+    (tmp_path / "scenario.yaml").write_text(SCENARIO, encoding="utf-8")
+    plan = tmp_path / "plan.yaml"
+    assert planner("solve", tmp_path / "scenario.yaml", "--no-verify", "-o", plan).code == 0
+    refused = planner("emit", plan, "--target", "vllm", "-o", tmp_path / "out", "--force")
+    assert refused.code == 2
+    assert "no files are emitted for CPUs, the plan has cpu" in refused.err
+    assert not (tmp_path / "out").exists()

@@ -93,6 +93,11 @@ def deployment_of(
     versions = {(s.fleet.engine.name, s.fleet.engine.version) for s in standings}
     if len(versions) > 1:
         raise SpecError("services of the plan run on different engines, which are deployed one by one")
+    processors = sorted(
+        {g.item.gpu.name for s in standings for g in s.fleet.groups if g.item.gpu.architecture == "cpu"}
+    )
+    if processors:
+        raise SpecError(f"no files are emitted for CPUs, the plan has {', '.join(processors)}")
     facts = load_engine_facts(plan.engine, plan.engine_version)
     _require_known_services(site, [s.fleet.service.name for s in standings])
     names = _names([name for s in standings for name in s.names])
