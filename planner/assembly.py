@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from planner.candidates import ReplicaChoice
@@ -54,6 +54,19 @@ def changed_formats(service: Service, groups: Sequence[Group]) -> list[str]:
         f"precision auto chose {text}, where the checkpoint has {own.weights} weights and its KV cache would "
         f"be {own.kv_cache}: this changes what the model answers, so measure its quality first"
     ]
+
+
+def profile_note(service: Service, gpus: Iterable[str]) -> Iterator[str]:
+    """What to say of a service whose engine was calibrated on other GPUs than some that it uses."""
+    if service.profile is None:
+        return
+    others = sorted({gpu for gpu in gpus if gpu not in service.profile.gpus})
+    if others:
+        measured = ", ".join(service.profile.gpus)
+        yield (
+            f"the engine profile was measured on {measured}: its factors on kernels are taken over for "
+            f"{', '.join(others)}, unmeasured"
+        )
 
 
 def speculation_note(service: Service, alone: bool = True) -> str:
@@ -342,6 +355,7 @@ class _Answer:
         yield from changed_formats(service, own)
         if service.speculation is not None:
             yield speculation_note(service, self.question.alone)
+        yield from profile_note(service, (g.gpu for g in own))
         asked = self.question.document.get("workload")
         if scenario.objective is Objective.THROUGHPUT and "request_rate" in (asked or {}):
             yield "request_rate is not used: objective throughput looks for the largest rate"

@@ -158,21 +158,30 @@ def only_one(standings: Sequence[Standing]) -> Standing:
     return standings[0]
 
 
-def _read(plan: Plan, folder: Path | None, source_name: str, tree: Tree | None = None) -> ReadPlan:
+def _read(
+    plan: Plan,
+    folder: Path | None,
+    source_name: str,
+    tree: Tree | None = None,
+    engine_profile: Path | None = None,
+) -> ReadPlan:
     """A plan with its scenario; whether it has all that belongs to one."""
     if not plan.scenario:
         raise SpecError(f"{source_name}: the plan does not hold the scenario that it answers")
     if not plan.groups or not plan.predictions:
         raise SpecError(f"{source_name}: the plan has no {'groups' if plan.predictions else 'services'}")
-    loaded = divided(_scenario(plan, folder, source_name, tree), plan.split)
+    loaded = divided(_scenario(plan, folder, source_name, tree, engine_profile), plan.split)
     return ReadPlan(plan=plan, loaded=loaded, source=source_name, tree=tree)
 
 
-def _scenario(plan: Plan, folder: Path | None, source_name: str, tree: Tree | None) -> LoadedScenario:
+def _scenario(
+    plan: Plan, folder: Path | None, source_name: str, tree: Tree | None, engine_profile: Path | None
+) -> LoadedScenario:
     """The scenario that a plan answers; its problems have the lines of the plan's file."""
     text = dump_yaml(dict(plan.scenario))
     try:
-        return scenario_from_text(text, f"scenario of {source_name}", folder=folder)
+        name = f"scenario of {source_name}"
+        return scenario_from_text(text, name, folder=folder, engine_profile=engine_profile)
     except SpecError as error:
         if tree is None or not error.problems:
             raise
@@ -235,7 +244,9 @@ def _deployed(read: ReadPlan, group: Group, router: Router, replicas: int, rate:
     )
 
 
-def _edited_plan(tree: Tree, text: str, period: str | None) -> tuple[Standing, ...]:
+def _edited_plan(
+    tree: Tree, text: str, period: str | None, engine_profile: Path | None
+) -> tuple[Standing, ...]:
     """The fleets of a plan file, which somebody may have changed.
 
     Raises
@@ -252,7 +263,7 @@ def _edited_plan(tree: Tree, text: str, period: str | None) -> tuple[Standing, .
     ]
     if rates:
         raise SpecError.of_file(tree.source, rates)
-    read = _read(plan, tree.folder, tree.source, tree)
+    read = _read(plan, tree.folder, tree.source, tree, engine_profile)
     fleets = [
         PlanFleet(
             service=router.service,
@@ -332,7 +343,9 @@ def _decode_speed(fleet: Fleet, group: Deployed) -> float:
 # From either
 
 
-def standing_files(path: Path, *, period: str | None = None) -> tuple[Standing, ...]:
+def standing_files(
+    path: Path, *, period: str | None = None, engine_profile: Path | None = None
+) -> tuple[Standing, ...]:
     """The routers of a plan, or a fleet file's only one; told apart by their keys.
 
     Parameters
@@ -341,6 +354,8 @@ def standing_files(path: Path, *, period: str | None = None) -> tuple[Standing, 
         ``-`` is standard input.
     period : str, optional
         Of a plan for several; default: the busiest.
+    engine_profile : Path, optional
+        In place of the file's engine.
 
     Raises
     ------
@@ -352,12 +367,12 @@ def standing_files(path: Path, *, period: str | None = None) -> tuple[Standing, 
     name, folder = ("standard input", Path()) if piped else (str(path), path.parent)
     tree, _ = parse_tree(text, name, folder)
     if tree.has("schema_version") or tree.has("scenario"):
-        return _edited_plan(tree, text, period)
+        return _edited_plan(tree, text, period, engine_profile)
     if tree.has("fleet") and not tree.has("groups"):
         raise file_error(
             name, "is a scenario, not a plan or a fleet of groups", "planner solve makes a plan of it"
         )
-    fleet = standing_fleet(fleet_from_text(text, name, folder=folder))
+    fleet = standing_fleet(fleet_from_text(text, name, folder=folder, engine_profile=engine_profile))
     if period is not None:
         raise SpecError(f"{name}: there is no period {period!r}: a fleet file has one rate")
     return (fleet,)

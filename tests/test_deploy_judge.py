@@ -89,6 +89,10 @@ def test_slow_prompts_and_waits_are_told_apart(judged):
             "the offered rate: 2 req/s in the test, 10 in the plan",
         ),
         ({"request_rate": "inf"}, "all requests came at once"),
+        (
+            {"request_rate": "inf", "max_concurrency": 8},
+            "from 8 clients in a closed loop; the plan is for 10",
+        ),
     ],
 )
 def test_another_load_is_said(judged, changes, said):
@@ -121,7 +125,7 @@ def test_an_slo_that_was_not_measured_does_not_pass(judged):
         (results(completed=0), "no request was completed"),
         (results(completed=-1), "must be a number >= 0"),
         (results(request_throughput="fast"), "request_throughput must be a number"),
-        (results(p99_ttft_ms=None), "p99_ttft_ms must be a number"),
+        (results(p99_ttft_ms="slow"), "p99_ttft_ms must be a number"),
     ],
 )
 def test_other_files_are_refused(judged, found, said):

@@ -66,7 +66,7 @@ def both(one: Sample, other: Sample) -> Sample:
             else getattr(one, f.name) + getattr(other, f.name)
         )
         for f in fields(Sample)
-        if f.name != "table"
+        if f.name not in ("table", "start", "queue")
     }
     return Sample(table=joined([one.table, other.table]), **together)
 

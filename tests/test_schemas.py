@@ -8,7 +8,7 @@ from jsonschema import Draft202012Validator
 from planner.documents.schemas import FOLDER, json_schemas, schema_names, schema_text, write_schemas
 from planner.documents.source import parse_tree
 
-NAMES = ("scenario", "gpu-profile", "plan", "engine", "fleet", "site")
+NAMES = ("scenario", "gpu-profile", "plan", "engine", "fleet", "site", "engine-profile")
 
 SCENARIO = """\
 model: meta-llama/Llama-3.1-70B-Instruct

@@ -9,12 +9,12 @@ import os
 import signal
 import sys
 import threading
-from importlib import import_module
 from types import FrameType
 
 import click
 
 from planner import __version__
+from planner.cli.lazy import LazyGroup
 from planner.errors import PlannerError
 
 _COMMANDS = {
@@ -36,6 +36,10 @@ _COMMANDS = {
     "predict": ("planner.cli.predict", "TTFT and TPOT of one configuration, by operator."),
     "validate": ("planner.cli.validate", "Predictions against measured latencies: how far off, and why."),
     "profile": ("planner.cli.profile", "Measure this machine's GPU (or CPU) with torch: its profile."),
+    "calibrate": (
+        "planner.cli.calibrate",
+        "Your own measurements: an engine from load tests, a GPU from samples.",
+    ),
     "memory": ("planner.cli.memory", "What fits on each GPU of a replica, line by line."),
     "models": ("planner.cli.look_up", "Models that are known by name, and facts of any model."),
     "gpus": ("planner.cli.look_up", "GPU profiles: peaks, calibration and where they come from."),
@@ -49,39 +53,7 @@ _COMMANDS = {
 _INTERRUPTED = 130
 
 
-class _LazyGroup(click.Group):
-    """A group whose commands are imported on use; help texts are kept here."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
-            return None
-        module, _ = _COMMANDS[cmd_name]
-        attribute = "import_plan" if cmd_name == "import" else cmd_name  # a keyword names no function
-        command = getattr(import_module(module), attribute)
-        assert isinstance(command, click.Command)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        name = args[0]
-        if name not in _COMMANDS and not name.startswith("-"):
-            from difflib import get_close_matches  # a typo may pay for it
-
-            near = get_close_matches(name, _COMMANDS, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else f" Commands: {', '.join(_COMMANDS)}."
-            raise click.UsageError(f"No such command {name!r}.{hint}", ctx)
-        return super().resolve_command(ctx, args)
-
-
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, lazy=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="planner")
 def group() -> None:
     """Plan GPU capacity for disaggregated LLM serving.

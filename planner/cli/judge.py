@@ -8,8 +8,9 @@ from typing import Any
 import click
 
 from planner.cli.output import echo_json, width
-from planner.deploy.judge import Judgement, prediction_of, read_results
+from planner.deploy.judge import Judgement, prediction_of
 from planner.deploy.judge import judge as judged
+from planner.documents.load_tests import read_load_test
 from planner.documents.plan import load_plan
 from planner.errors import VerificationError
 from planner.standing import of_service, only_one, standing_plans
@@ -25,10 +26,11 @@ def judge(results: Path, plan: Path, service: str | None, as_json: bool) -> None
     """Compare RESULTS of a load test with PLAN: which SLOs hold, and which prediction is off by how much.
 
     RESULTS is the file that `vllm bench serve --save-result` writes, as the load-test script of an emitted
-    folder runs it. Says what to measure again where predictions are off. Exit code 5: an SLO is missed, was
-    not measured, or requests failed.
+    folder runs it, or one of SGLang's bench_serving, of GuideLLM or of AIPerf, with one run in it. Says what
+    to measure again where predictions are off. Exit code 5: an SLO is missed, was not measured, or requests
+    failed.
     """
-    measured = read_results(results)
+    measured = read_load_test(results)
     planned = load_plan(plan)
     prediction = prediction_of(planned, service)
     standings = standing_plans(planned, plan.parent, str(plan))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -39,6 +40,16 @@ def replica_options(command: Command) -> Command:
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def engine_profile_option(command: Command) -> Command:
+    """Constants of the engine from a user's own measurements."""
+    return click.option(
+        "--engine-profile",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Of `planner calibrate engine`: in place of the file's engine.",
+    )(command)
 
 
 def router_options(command: Command) -> Command:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -11,25 +10,25 @@ import click
 
 from planner.anchoring import measured_point
 from planner.catalog import load_gpu, load_model
-from planner.cli.options import Number, replica_options
+from planner.cli.options import Number, engine_profile_option, replica_options
 from planner.cli.output import echo_json, width
+from planner.cli.pools import pool_of
 from planner.configuration import Configuration, Load, Prediction, Replicas, default_precision
 from planner.configuration import predict as predict_configuration
+from planner.documents.engine_profile import load_engine_profile
 from planner.documents.names import unknown_name
-from planner.engines import load_engine, measured_versions
+from planner.engines import load_engine, measured_versions, profiled_engine
 from planner.errors import InfeasibleError, SpecError
 from planner.latency import OperatorTime
 from planner.specs import Engine, MeasuredPoint, Parallelism, Speculation
 from planner.specs.speculation import MAX_DRAFT, MAX_DRAFT_COST, MAX_DRAFT_GB, MAX_DRAFT_MS
 from planner.units import GIB, GIGA, MILLI
 
-_POOL = re.compile(r"(\d+)\s*x\s*((?:(?:tp|pp|ep|dp)?\d+)+)(?:@(.+))?", re.IGNORECASE)
 _MEASURED = "concurrency=64,isl=1024,osl=1024,tpot_ms=12.3"
 _MEASURED_KEYS = ("concurrency", "isl", "osl", "tpot_ms")
 _MEASURED_SIZES = ("tp", "pp", "ep", "dp")
 _MEASURED_NAMES = ("gpu", "precision", "kv_cache_dtype")
 _MEASURED_UNUSED = "ttft_ms"
-_SIZE = re.compile(r"(tp|pp|ep|dp)?(\d+)", re.IGNORECASE)
 
 
 @click.command()
@@ -70,6 +69,7 @@ _SIZE = re.compile(r"(tp|pp|ep|dp)?(\d+)", re.IGNORECASE)
     metavar="VERSION",
     help="Whose constants count, of versions that were measured. Default: those for the engine file's.",
 )
+@engine_profile_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def predict(**given: Any) -> None:
     """TTFT and TPOT of one configuration, broken down by operator.
@@ -103,7 +103,7 @@ def predict(**given: Any) -> None:
 def _configuration(given: dict[str, Any]) -> Configuration:
     model = load_model(given["model"])
     precision = default_precision(model, given["precision"], given["kv_cache_dtype"])
-    engine = _engine(given["engine"], given["engine_version"])
+    engine = _engine(given)
     speculation = _speculation(given)
     if given["mode"] == "colocated":
         if given["prefill"] or given["decode"]:
@@ -120,7 +120,7 @@ def _configuration(given: dict[str, Any]) -> Configuration:
         raise SpecError(
             f"--{idle[0]} belongs to --mode colocated; with disagg say 2xTP4, 1xTP8EP8 or 1xDP8EP8"
         )
-    prefill, decode = (_pool(name, given[name], given["gpu"]) for name in ("prefill", "decode"))
+    prefill, decode = (pool_of(name, given[name], given["gpu"]) for name in ("prefill", "decode"))
     return Configuration(
         model=model,
         precision=precision,
@@ -151,7 +151,14 @@ def _speculation(given: dict[str, Any]) -> Speculation | None:
     )
 
 
-def _engine(name: str, version: str | None) -> Engine:
+def _engine(given: dict[str, Any]) -> Engine:
+    name, version, path = given["engine"], given["engine_version"], given["engine_profile"]
+    if path is not None:
+        if version is not None:
+            raise SpecError("--engine-version: the engine profile says which version was measured")
+        profile = load_engine_profile(path)
+        own = name if _was_given(click.get_current_context(), "engine") else profile.engine
+        return profiled_engine(own, profile)
     engine = load_engine(name, version)
     if version is None or version in measured_versions(name):
         return engine
@@ -161,22 +168,6 @@ def _engine(name: str, version: str | None) -> Engine:
 
 def _was_given(context: click.Context, name: str) -> bool:
     return context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
-
-
-def _pool(option: str, text: str | None, gpu: str) -> Replicas:
-    match = _POOL.fullmatch(text.strip()) if text else None
-    sizes = _sizes(match[2]) if match else None
-    if match is None or sizes is None or int(match[1]) < 1:
-        got = f", got {text!r}" if text else ""
-        raise SpecError(f"--mode disagg needs --{option} as NxTP, for example 2xTP4 or 1xTP8EP8{got}")
-    return Replicas(count=int(match[1]), gpu=load_gpu(match[3] or gpu), parallelism=Parallelism(**sizes))
-
-
-def _sizes(text: str) -> dict[str, int] | None:
-    """Parallel sizes as in TP4PP2; a bare number is TP. None for 0 and for what is said twice."""
-    found = [(name.lower() or "tp", int(size)) for name, size in _SIZE.findall(text)]
-    sizes = dict(found)
-    return sizes if len(sizes) == len(found) and min(sizes.values()) > 0 else None
 
 
 def _measured(given: dict[str, Any], c: Configuration) -> MeasuredPoint:

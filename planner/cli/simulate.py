@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from planner.cli.options import Number, refuse_for_several, router_options
+from planner.cli.options import Number, engine_profile_option, refuse_for_several, router_options
 from planner.cli.output import check_outputs, echo_json, interruptible, progress, width
 from planner.cli.simulation_facts import evaluation_facts, plan_facts, simulation_facts
 from planner.cli.simulation_options import (
@@ -76,10 +76,12 @@ _PICTURES = (".png", ".svg")
 @click.option("--plot", type=click.Path(path_type=Path), help="Picture of the run over time (PNG or SVG).")
 @click.option("--timeline", type=click.Path(path_type=Path), help="Picture of its first requests.")
 @click.option("--series", is_flag=True, help="With --json: figures of every group over time.")
+@engine_profile_option
 @router_options
 @setup_options
 def simulate(
     plan: Path,
+    engine_profile: Path | None,
     service: str | None,
     period: str | None,
     plot: Path | None,
@@ -102,7 +104,7 @@ def simulate(
         raise SpecError("standard input is the plan or the trace, not both")
     started = time.process_time()
     with progress("reading") as on_stage:
-        standings = of_service(standing_files(plan, period=period), service)
+        standings = of_service(standing_files(plan, period=period, engine_profile=engine_profile), service)
         own = ("trace", "unit", "rate", "schedule", "prefix_cache")
         given = {f"--{name.replace('_', '-')}": asked[name] for name in own}
         pictures = {"--plot": plot, "--timeline": timeline}
@@ -129,12 +131,14 @@ def simulate(
 @click.option(
     "--requests", type=click.IntRange(_FEWEST, MOST_REQUESTS), help="Of a run. Default: until it is sure."
 )
+@engine_profile_option
 @router_options
 @setup_options
 def evaluate(
     fleet: Path,
     rate: float | None,
     requests: int | None,
+    engine_profile: Path | None,
     service: str | None,
     period: str | None,
     as_json: bool,
@@ -150,7 +154,7 @@ def evaluate(
     facts: dict[str, dict[str, Any]] = {}
     titles = []
     with progress("reading") as on_stage:
-        standings = of_service(standing_files(fleet, period=period), service)
+        standings = of_service(standing_files(fleet, period=period, engine_profile=engine_profile), service)
         refuse_for_several([s.name for s in standings], {"--rate": rate})
         for standing in standings:
             started = time.process_time()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from planner.cli.options import Number
+from planner.cli.options import Number, engine_profile_option
 from planner.cli.output import check_outputs, echo_json, progress, width
 from planner.documents.files import read_text, write_text_atomic
 from planner.documents.plan import dump_plan, load_plan, plan_to_document, rebased
@@ -67,6 +67,7 @@ def _seconds(context: click.Context, parameter: click.Parameter, value: float | 
     metavar="H",
     help="Time in which a change has to earn its cost, with --from. [h]",
 )
+@engine_profile_option
 @click.option("--reproducible", is_flag=True, help="Leave the time out of the plan file.")
 def solve(
     scenario: Path,
@@ -82,6 +83,7 @@ def solve(
     current: Path | None,
     move_cost: float,
     move_hours: float,
+    engine_profile: Path | None,
     reproducible: bool,
 ) -> None:
     """Find the cheapest fleet that meets SCENARIO (a YAML file, - for standard input).
@@ -90,8 +92,8 @@ def solve(
     plans beside it. The plan is simulated, and solved again with corrected capacities where it does not
     hold; exit code 5: the plan that is printed still misses an SLO.
     """
-    check_outputs(tuple(filter(None, (scenario, current))), (output, save_lp))
-    loaded = _read(scenario)
+    check_outputs(tuple(filter(None, (scenario, current, engine_profile))), (output, save_lp))
+    loaded = _read(scenario, engine_profile)
     with progress("reading") as on_stage:
         options = SolveOptions(
             solver=solver,
@@ -121,10 +123,11 @@ def _folder(scenario: Path) -> Path:
     return Path() if str(scenario) == "-" else scenario.parent
 
 
-def _read(scenario: Path) -> LoadedScenario:
+def _read(scenario: Path, engine_profile: Path | None) -> LoadedScenario:
     if str(scenario) != "-":
-        return read_scenario(scenario)
-    return scenario_from_text(read_text("/dev/stdin"), "standard input", folder=_folder(scenario))
+        return read_scenario(scenario, engine_profile)
+    text, folder = read_text("/dev/stdin"), _folder(scenario)
+    return scenario_from_text(text, "standard input", folder=folder, engine_profile=engine_profile)
 
 
 def _print(plan: Plan, as_json: bool, output: Path | None, reproducible: bool) -> None:

@@ -12,7 +12,9 @@ from typing import Any
 
 import click
 
+from planner.cli.options import engine_profile_option
 from planner.cli.output import check_outputs, echo_json, progress, width
+from planner.documents.engine_profile import load_engine_profile
 from planner.documents.files import write_text_atomic
 from planner.errors import SpecError
 from planner.units import MILLI
@@ -46,6 +48,7 @@ from planner.validation.scores import Errors
 )
 @click.option("--leave-out", metavar="FAMILY", help="Predict this family with constants of all others.")
 @click.option("--anchor", is_flag=True, help="Give one measured row of each model and engine.")
+@engine_profile_option
 @click.option(
     "--peer", type=click.Path(path_type=Path), help="Another tool's predictions of these ids (CSV)."
 )
@@ -61,6 +64,7 @@ def validate(
     split: str,
     leave_out: str | None,
     anchor: bool,
+    engine_profile: Path | None,
     peer: Path | None,
     output: Path | None,
     as_json: bool,
@@ -85,7 +89,8 @@ def validate(
         raise SpecError("--split: belongs to --constants crossfit")
     if leave_out is not None and constants is not None:
         raise SpecError("--leave-out: fits constants to the other families itself; drop --constants")
-    check_outputs((measured, peer), (output,))
+    check_outputs((measured, peer, engine_profile), (output,))
+    profile = None if engine_profile is None else load_engine_profile(engine_profile)
     with progress(f"predicting {measured.name}"):
         found = compare(
             measured,
@@ -93,6 +98,7 @@ def validate(
             split=Split(split),
             leave_out=leave_out,
             anchored=anchor,
+            profile=profile,
             where=where,
         )
     columns = tuple(name.strip() for name in by.split(",") if name.strip()) if by else ()

@@ -2,52 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-from planner.documents.files import file_error, read_text
+from planner.documents.load_tests import LoadTest
 from planner.documents.names import did_you_mean
 from planner.errors import SpecError
 from planner.plan import Group, Plan, PredictedLatency, ServicePrediction
 from planner.specs import Metric, Phase, SloTarget, Statistic, Workload
-from planner.units import MILLI
 
-_KEYS = {Metric.TTFT: "ttft", Metric.TPOT: "tpot", Metric.E2E: "e2el"}
 _CLOSE = 0.1
 """Relative difference of loads, and of predictions, that counts as none. [1]"""
 _KEPT_UP = 0.95
 """Share of the offered rate that an unsaturated fleet serves; the last requests of a test end late. [1]"""
 _TAIL = 1.3
 """How much more a tail may be off than its median before the wait is at fault. [1]"""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Measured:
-    """What ``vllm bench serve --save-result`` wrote.
-
-    Attributes
-    ----------
-    latencies : mapping
-        By latency and statistic. [s]
-    request_rate : float or None
-        Offered; None: all at once. [req/s]
-    throughput : float
-        Served. [req/s]
-    prompt, output : float
-        Mean tokens of a request.
-    """
-
-    latencies: Mapping[tuple[Metric, Statistic], float]
-    request_rate: float | None
-    throughput: float
-    completed: int
-    failed: int
-    prompt: float
-    output: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,68 +80,6 @@ class Judgement:
         return all(verdict.passed for verdict in self.slo) and not self.failures
 
 
-# --------------------------------------------------------------------------------------------
-# Reading
-
-
-def read_results(path: Path) -> Measured:
-    """Results of a load test.
-
-    Raises
-    ------
-    SpecError
-        It is no result of ``vllm bench serve``, or of no request.
-    """
-    try:
-        data = json.loads(read_text(path))
-    except ValueError as error:
-        if isinstance(error, SpecError):
-            raise
-        raise file_error(path, f"is not valid JSON: {error}") from None
-    if not isinstance(data, dict) or "total_input_tokens" not in data:
-        hint = "vllm bench serve --save-result writes one"
-        raise file_error(path, "is no result of a load test: it has no total_input_tokens", hint)
-    completed = int(_number(path, data, "completed"))
-    if completed < 1:
-        raise file_error(path, "no request was completed")
-    return Measured(
-        latencies=dict(_latencies(path, data)),
-        request_rate=_rate(path, data),
-        throughput=_number(path, data, "request_throughput"),
-        completed=completed,
-        failed=int(_number(path, data, "failed")) if "failed" in data else 0,
-        prompt=_number(path, data, "total_input_tokens") / completed,
-        output=_number(path, data, "total_output_tokens") / completed,
-    )
-
-
-def _number(path: Path, data: Mapping[str, Any], key: str) -> float:
-    value = data.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise file_error(path, f"{key} must be a number >= 0, got {value!r}")
-    return float(value)
-
-
-def _rate(path: Path, data: Mapping[str, Any]) -> float | None:
-    """The offered rate; the tool writes "inf" where all requests came at once."""
-    return (
-        None if data.get("request_rate") in (None, "inf", math.inf) else _number(path, data, "request_rate")
-    )
-
-
-def _latencies(path: Path, data: Mapping[str, Any]) -> Iterator[tuple[tuple[Metric, Statistic], float]]:
-    for metric, name in _KEYS.items():
-        for statistic in Statistic:
-            keys = [f"{statistic}_{name}_ms", *([f"median_{name}_ms"] if statistic is Statistic.P50 else [])]
-            key = next((k for k in keys if k in data), None)
-            if key is not None:
-                yield (metric, statistic), _number(path, data, key) * MILLI
-
-
-# --------------------------------------------------------------------------------------------
-# Judging
-
-
 def prediction_of(plan: Plan, service: str | None) -> ServicePrediction:
     """The service that a load test is of.
 
@@ -194,7 +102,7 @@ def prediction_of(plan: Plan, service: str | None) -> ServicePrediction:
 
 
 def judge(
-    measured: Measured, prediction: ServicePrediction, workload: Workload, groups: Sequence[Group]
+    measured: LoadTest, prediction: ServicePrediction, workload: Workload, groups: Sequence[Group]
 ) -> Judgement:
     """A load test against what the plan predicts for a service with this workload on these groups."""
     slo = tuple(
@@ -214,7 +122,7 @@ def judge(
     )
 
 
-def _compared(measured: Measured, prediction: ServicePrediction) -> Iterator[PredictionVerdict]:
+def _compared(measured: LoadTest, prediction: ServicePrediction) -> Iterator[PredictionVerdict]:
     latencies: tuple[PredictedLatency, ...] = (prediction.ttft, prediction.tpot)
     for latency in latencies:
         for statistic in Statistic:
@@ -230,7 +138,7 @@ def _compared(measured: Measured, prediction: ServicePrediction) -> Iterator[Pre
                 )
 
 
-def _unlike(measured: Measured, prediction: ServicePrediction, workload: Workload) -> Iterator[str]:
+def _unlike(measured: LoadTest, prediction: ServicePrediction, workload: Workload) -> Iterator[str]:
     """What of the test's load is not the plan's."""
     lengths = workload.lengths
     pairs = (
@@ -240,17 +148,26 @@ def _unlike(measured: Measured, prediction: ServicePrediction, workload: Workloa
     )
     for name, found, planned, unit in pairs:
         if found is None:
-            yield f"all requests came at once; the plan is for {planned:.4g} {unit}"
+            yield f"{_sent(measured)}; the plan is for {planned:.4g} {unit}"
         elif abs(found - planned) > _CLOSE * planned:
             yield f"{name}: {found:.4g} {unit} in the test, {planned:.4g} in the plan"
 
 
-def _failures(measured: Measured) -> Iterator[str]:
+def _sent(measured: LoadTest) -> str:
+    """How requests were sent, where not at a rate."""
+    if not measured.load_known:
+        return "the file does not say how requests were sent"
+    if measured.concurrency is not None:
+        return f"requests came from {measured.concurrency:g} clients in a closed loop"
+    return "all requests came at once"
+
+
+def _failures(measured: LoadTest) -> Iterator[str]:
     if measured.failed:
         yield f"{measured.failed:,} of {measured.failed + measured.completed:,} requests failed"
-    offered = measured.request_rate
-    if offered is not None and measured.throughput < _KEPT_UP * offered:
-        served = f"{measured.throughput:.4g} of {offered:.4g} req/s"
+    offered, served_rate = measured.request_rate, measured.throughput
+    if offered is not None and served_rate is not None and served_rate < _KEPT_UP * offered:
+        served = f"{served_rate:.4g} of {offered:.4g} req/s"
         yield f"served {served}: the fleet, or the client, does not keep up"
 
 

@@ -161,7 +161,7 @@ def constants_text(fitted: FittedConstants, head: str) -> str:
                 "engine": engine,
                 "model": fitted.names.get(shape, shape),
                 "shape": shape,
-                "factor": _short(factor),
+                "factor": short(factor),
             }
             for (engine, shape), factor in sorted(fitted.factors.items())
         ],
@@ -176,18 +176,19 @@ def _class_section(key: ClassKey, rows: int, c: Constants) -> dict[str, Any]:
         "version": version,
         "benchmark": benchmark,
         "rows": rows,
-        "step_ms": _short(c.step / MILLI),
-        "sequence_us": _short(c.sequence / MICRO),
-        "decode_scale": _short(c.decode_scale),
-        "prefill_scale": _short(c.prefill_scale),
+        "step_ms": short(c.step / MILLI),
+        "sequence_us": short(c.sequence / MICRO),
+        "decode_scale": short(c.decode_scale),
+        "prefill_scale": short(c.prefill_scale),
         "ttft": {
-            "fixed_ms": _short(c.fixed / MILLI),
-            "services": _short(c.services),
-            "steps": _short(c.steps),
-            "first_wave": _short(c.first_wave),
+            "fixed_ms": short(c.fixed / MILLI),
+            "services": short(c.services),
+            "steps": short(c.steps),
+            "first_wave": short(c.first_wave),
         },
     }
 
 
-def _short(value: float) -> float:
+def short(value: float) -> float:
+    """To four digits."""
     return float(f"{value:.4g}")

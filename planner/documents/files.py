@@ -37,8 +37,8 @@ def file_error(path: str | Path, rule: str, suggestion: str = "") -> SpecError:
     return SpecError.of_file(str(path), [Problem(key="", rule=rule, suggestion=suggestion)])
 
 
-def read_text(path: str | Path) -> str:
-    """Content of a UTF-8 file of at most 5 MB, without its byte order mark.
+def read_text(path: str | Path, most: int = MAX_BYTES) -> str:
+    """Content of a UTF-8 file of at most `most` bytes, without its byte order mark.
 
     Raises
     ------
@@ -50,12 +50,12 @@ def read_text(path: str | Path) -> str:
         state = path.stat()
         if stat.S_ISDIR(state.st_mode):
             raise file_error(path, "is a folder, not a file")
-        if state.st_size > MAX_BYTES:
-            raise _too_large(path, MAX_BYTES)
+        if state.st_size > most:
+            raise _too_large(path, most)
         with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)  # devices and pipes have no size
-    if len(data) > MAX_BYTES:
-        raise _too_large(path, MAX_BYTES)
+            data = file.read(most + 1)  # devices and pipes have no size
+    if len(data) > most:
+        raise _too_large(path, most)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -94,6 +94,22 @@ def read_lines(path: str | Path) -> Iterator[str]:
                 if size > MAX_TABLE_BYTES:
                     raise _too_large(path, MAX_TABLE_BYTES)
                 yield line
+
+
+def begins_as_json(path: str | Path) -> bool:
+    """Whether the first sign of a file is a bracket of JSON.
+
+    Raises
+    ------
+    SpecError
+        Missing, a folder, unreadable.
+    """
+    path = Path(path)
+    with _reading(path):
+        if path.is_dir():
+            raise file_error(path, "is a folder, not a file")
+        with path.open("rb") as file:
+            return file.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"[")
 
 
 @contextmanager

@@ -32,6 +32,7 @@ from planner.documents.fleet_schema import (
     layout_path,
 )
 from planner.documents.look_ups import Named, look_up_demand, reporting, text_at
+from planner.documents.profile_override import with_engine_profile
 from planner.documents.scenario import (
     check_demand,
     measured_of,
@@ -49,7 +50,7 @@ from planner.documents.source import validate
 from planner.documents.supply import bytes_per_second
 from planner.documents.tree import KeyPath, Tree, dotted, only
 from planner.documents.yaml_text import parse_tree
-from planner.engines import engine_names, load_engine
+from planner.engines import engine_names, profiled_engine
 from planner.engines.formats import gpu_obstacle
 from planner.engines.legality import EndPoint, nearest_legal_tp, pair_violations, parallelism_violations
 from planner.errors import Problem, SpecError
@@ -156,9 +157,15 @@ def load_fleet(path: str | Path) -> LoadedFleet:
     return fleet_from_text(read_text(path), str(path), folder=path.parent)
 
 
-def fleet_from_text(text: str, source_name: str = "fleet", *, folder: Path | None = None) -> LoadedFleet:
-    """Read a fleet from YAML or JSON; `folder` is where its relative paths start."""
+def fleet_from_text(
+    text: str, source_name: str = "fleet", *, folder: Path | None = None, engine_profile: Path | None = None
+) -> LoadedFleet:
+    """Read a fleet from YAML or JSON; `folder` is where its relative paths start.
+
+    `engine_profile` takes the place of its engine.
+    """
     tree, problems = parse_tree(text, source_name, folder)
+    tree = with_engine_profile(tree, engine_profile)
     document, found = validate(tree, FleetDocument)
     results = {dotted(("groups", i, key)) for i in range(len(tree.entries("groups"))) for key in PLAN_RESULTS}
     problems += [problem for problem in found if problem.key not in results]  # a result may be null
@@ -173,7 +180,11 @@ def fleet_from_text(text: str, source_name: str = "fleet", *, folder: Path | Non
         raise SpecError.of_file(source_name, problems)
     return LoadedFleet(
         fleet=Fleet(
-            service=replace(service_of(document, named.model, named.preset), measured=served.measured),
+            service=replace(
+                service_of(document, named.model, named.preset),
+                measured=served.measured,
+                profile=named.profile,
+            ),
             engine=served.engine,
             groups=_deployed(served, groups, document.workload.request_rate or 0.0),
             routing=Routing(document.routing),
@@ -325,15 +336,15 @@ def _served(tree: Tree, named: Named, problems: list[Problem]) -> _Served | None
     speculative = tree.get("speculative") if "speculative" not in broken else None
     measured = tree.get("measured") if "measured" not in broken else None
     formats = precision_of(precision, named.model)
+    plain = profiled_engine(engine, named.profile)
     point = measured_of(
         tree,
         None if measured is None else _sound(measured, MeasuredDocument),
         named,
-        engine,
+        plain,
         formats,
         problems,
     )
-    plain = load_engine(engine)
     return _Served(
         named.model,
         formats,

@@ -6,15 +6,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from planner import catalog
+from planner.documents.engine_profile import load_engine_profile
 from planner.documents.files import resolved_path
 from planner.documents.model_config import model_from_config
 from planner.documents.trace_file import read_trace
 from planner.documents.tree import KeyPath, Tree, dotted
+from planner.engines import DEFAULT_ENGINE
 from planner.errors import Problem, SpecError
-from planner.specs import GPU, Model
+from planner.specs import GPU, EngineProfile, Model
 from planner.traces import Trace
 
 _SLIP = 0.9  # similarity from which a key of an inline model is taken for another
@@ -28,6 +31,7 @@ class Named:
     preset: catalog.TrafficPreset | None = None
     trace: Trace | None = None
     measured_gpu: GPU | None = None
+    profile: EngineProfile | None = None
     gpus: dict[int, GPU] = field(default_factory=dict)
     instances: dict[int, catalog.CloudInstance] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
@@ -51,7 +55,19 @@ def look_up_demand(tree: Tree) -> Named:
     if name := text_at(tree, "measured", "gpu"):
         with reporting(named, tree, ("measured", "gpu")):
             named.measured_gpu = catalog.load_gpu(name, tree.folder)
+    if name := text_at(tree, "engine_profile"):
+        with reporting(named, tree, ("engine_profile",)):
+            named.profile = _engine_profile(tree, resolved_path(name, tree.folder))
     return named
+
+
+def _engine_profile(tree: Tree, path: Path) -> EngineProfile:
+    """The profile at a path, of the engine that the file names."""
+    profile = load_engine_profile(path)
+    engine = text_at(tree, "engine") or DEFAULT_ENGINE
+    if engine != profile.engine:
+        raise SpecError(f"is of {profile.engine}, the engine here is {engine}")
+    return profile
 
 
 def _inline_model(tree: Tree, problems: list[Problem]) -> Model | None:

@@ -106,10 +106,10 @@ def rebased(plan: Plan, old: Path, new: Path) -> Plan:
     places = [(item, "gpu") for item in scenario.get("fleet", [])]
     for served in (scenario, *scenario.get("models", [])):
         workload = served.get("workload", {})
-        places += [(served, "model"), (workload, "trace"), (workload, "preset")]
+        places += [(served, "model"), (served, "engine_profile"), (workload, "trace"), (workload, "preset")]
     for owner, key in places:
         name = owner.get(key)
-        if isinstance(name, str) and (key == "trace" or catalog.names_file(key, name)):
+        if isinstance(name, str) and (key in ("trace", "engine_profile") or catalog.names_file(key, name)):
             owner[key] = _seen_from(name, old, new)
     return replace(plan, scenario=scenario)
 

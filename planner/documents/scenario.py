@@ -16,6 +16,7 @@ from planner import catalog, lengths
 from planner.anchoring import measured_point
 from planner.documents.files import read_text
 from planner.documents.look_ups import Named, look_up_demand
+from planner.documents.profile_override import with_engine_profile
 from planner.documents.scenario_rules import LENGTH_SPLIT, SURVIVE_NODE, SURVIVE_ZONE, demand_trees
 from planner.documents.scenario_schema import (
     AUTO,
@@ -40,13 +41,14 @@ from planner.documents.source import validate
 from planner.documents.supply import fleet_item, look_up_fleet, power_of
 from planner.documents.tree import Tree
 from planner.documents.yaml_text import parse_tree
-from planner.engines import load_engine
+from planner.engines import load_engine, profiled_engine
 from planner.engines.formats import kv_choices, weight_choices
 from planner.engines.legality import legal_tp, tp_violation
 from planner.errors import Problem, SpecError
 from planner.specs import (
     ColocatedUse,
     Dtype,
+    Engine,
     Lengths,
     Marginal,
     MeasuredPoint,
@@ -173,17 +175,25 @@ def load_scenario(path: str | Path) -> Scenario:
     return read_scenario(path).scenario
 
 
-def read_scenario(path: str | Path) -> LoadedScenario:
+def read_scenario(path: str | Path, engine_profile: Path | None = None) -> LoadedScenario:
     """Read a scenario file and keep its document. See :func:`load_scenario`."""
     path = Path(path)
-    return scenario_from_text(read_text(path), str(path), folder=path.parent)
+    return scenario_from_text(read_text(path), str(path), folder=path.parent, engine_profile=engine_profile)
 
 
 def scenario_from_text(
-    text: str, source_name: str = "scenario", *, folder: Path | None = None
+    text: str,
+    source_name: str = "scenario",
+    *,
+    folder: Path | None = None,
+    engine_profile: Path | None = None,
 ) -> LoadedScenario:
-    """Read a scenario from YAML or JSON; `folder` is where its relative paths start."""
+    """Read a scenario from YAML or JSON; `folder` is where its relative paths start.
+
+    `engine_profile` takes the place of its engine.
+    """
     tree, problems = parse_tree(text, source_name, folder)
+    tree = with_engine_profile(tree, engine_profile)
     if tree.has("schema_version") and tree.has("groups"):
         rule, hint = "this is a plan, not a scenario", "its scenario is under the key scenario"
         raise SpecError.of_file(source_name, [Problem(key="", rule=rule, suggestion=hint)])
@@ -204,7 +214,8 @@ def scenario_from_text(
     points = []
     for demand, given, service, one in zip(demand_trees(tree), demands, services, named, strict=True):
         problems += check_demand(demand, service.model, service.workload, one.trace)
-        points.append(measured_of(demand, given.measured, one, service.engine, service.precision, problems))
+        engine = profiled_engine(service.engine, service.profile)
+        points.append(measured_of(demand, given.measured, one, engine, service.precision, problems))
     services = tuple(replace(s, measured=point) for s, point in zip(services, points, strict=True))
     if problems:
         raise SpecError.of_file(source_name, problems)
@@ -226,7 +237,8 @@ def _services(document: ScenarioDocument, named: Sequence[Named]) -> tuple[Servi
     services = []
     for demand, one, label in zip(document.demands, named, labels, strict=True):
         assert one.model is not None  # a model that is not found is a problem
-        service = replace(service_of(demand, one.model, one.preset), label=label)
+        service = service_of(demand, one.model, one.preset)
+        service = replace(service, label=label, profile=one.profile)
         if shared is not None:
             workload = service.workload
             periods = shared.with_rates(demand.workload.request_rate or workload.request_rate)
@@ -317,7 +329,7 @@ def measured_of(
     tree: Tree,
     document: MeasuredDocument | None,
     named: Named,
-    engine: str,
+    engine: Engine,
     precision: Precision,
     problems: list[Problem],
 ) -> MeasuredPoint | None:
@@ -327,7 +339,7 @@ def measured_of(
     try:
         return measured_point(
             named.model,
-            load_engine(engine),
+            engine,
             named.measured_gpu,
             Parallelism(tp=document.tp, pp=document.pp, ep=document.ep, dp=document.dp),
             measured_formats(document, named.model, precision),

@@ -10,7 +10,7 @@ from planner.documents.tree import KeyPath, Tree
 from planner.errors import Problem
 
 DEMAND_KEYS = ("model", "workload", "slo")
-SERVED_KEYS = (*DEMAND_KEYS, "precision", "engine", "speculative", "measured")
+SERVED_KEYS = (*DEMAND_KEYS, "precision", "engine", "engine_profile", "speculative", "measured")
 LENGTH_SPLIT = "length_split"
 SURVIVE_NODE, SURVIVE_ZONE = "node", "zone"
 

@@ -40,7 +40,7 @@ from planner.documents.schema_base import (
 from planner.documents.supply_rules import check_fleet, check_supply
 from planner.documents.supply_schema import MAX_GPUS, FleetItemDocument, PowerDocument, ZoneDocument
 from planner.documents.tree import Tree
-from planner.engines import engine_names
+from planner.engines import DEFAULT_ENGINE, engine_names
 from planner.errors import Problem
 from planner.specs import ColocatedUse, Dtype, Objective, Routing, SpareScope
 from planner.specs.speculation import MAX_DRAFT, MAX_DRAFT_COST, MAX_DRAFT_GB, MAX_DRAFT_MS
@@ -380,6 +380,8 @@ DEMAND_SYNONYMS = {
     "measurement": "measured",
     "measured_point": "measured",
     "anchor": "measured",
+    "engine_file": "engine_profile",
+    "calibration": "engine_profile",
 }
 
 
@@ -390,6 +392,9 @@ _MODEL = (
 _TRAFFIC = "Traffic."
 _SLO = "Service level objectives."
 _SPECULATIVE = "What a draft does; left out: each step makes one token of a sequence."
+_PROFILE = (
+    "File of `planner calibrate engine`, relative to this file: its constants take the place of the engine's."
+)
 _MEASURED = (
     "One measured point of the model on its engine, which removes the bias that predictions of it share: "
     "kernels of all replicas are as fast as it says."
@@ -401,7 +406,10 @@ class ServedDocument(DocumentModel):
 
     model: ModelSource | None = Field(default=None, description=_MODEL)
     precision: PrecisionDocument = Field(default=PrecisionDocument(), description="Number formats.")
-    engine: Annotated[str, Choice(engine_names())] = Field(default="vllm", description="Serving engine.")
+    engine: Annotated[str, Choice(engine_names())] = Field(
+        default=DEFAULT_ENGINE, description="Serving engine."
+    )
+    engine_profile: Text | None = Field(default=None, description=_PROFILE)
     speculative: SpeculativeDocument | None = Field(default=None, description=_SPECULATIVE)
     measured: MeasuredDocument | None = Field(default=None, description=_MEASURED)
     workload: WorkloadDocument | None = Field(default=None, description=_TRAFFIC)
@@ -455,7 +463,7 @@ class ScenarioDocument(ServedDocument):
     models: Annotated[list[ServedModelDocument], Field(min_length=1, max_length=64)] | None = Field(
         default=None,
         description="Several models that share the fleet, each with traffic and SLOs of its own; instead of "
-        "model, precision, engine, speculative, measured, workload and slo.",
+        "model, precision, engine, engine_profile, speculative, measured, workload and slo.",
     )
     periods: PeriodsDocument | None = Field(
         default=None, description="How the fleet follows a schedule of rates."

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.documents.engine import EngineDocument
+from planner.documents.engine_profile import EngineProfileDocument
 from planner.documents.fleet_schema import FleetDocument
 from planner.documents.gpu_profile import GpuProfileDocument
 from planner.documents.plan_schema import PlanDocument
@@ -23,6 +24,7 @@ _MODELS: dict[str, type[DocumentModel]] = {
     "engine": EngineDocument,
     "fleet": FleetDocument,
     "site": SiteDocument,
+    "engine-profile": EngineProfileDocument,
 }
 
 

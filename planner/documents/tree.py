@@ -86,6 +86,10 @@ class Tree:
             node = child
         return line
 
+    def with_text(self, path: KeyPath, text: str) -> Tree:
+        """The file with a text at the key path of a mapping, which need not be there; `at` does not count."""
+        return replace(self, root=_with_text(self.root, path, text))
+
     def problem(self, path: KeyPath, rule: str, suggestion: str = "", *, show_value: bool = True) -> Problem:
         """A broken rule at a key path, with its line and its value."""
         node = self._node(path)
@@ -109,6 +113,19 @@ class Tree:
 def _child(node: Node, part: str | int) -> Node | None:
     # Keys of mappings are text, also where a schema reads them as numbers.
     return node.children.get(str(part) if isinstance(node.value, dict) else part)
+
+
+def _with_text(node: Node, path: KeyPath, text: str) -> Node:
+    if not path:
+        return Node(value=text, line=node.line, text=text)
+    part, rest = path[0], path[1:]
+    child = _with_text(_child(node, part) or Node(value=None, line=node.line), rest, text)
+    if isinstance(node.value, dict):
+        return replace(
+            node, value={**node.value, part: child.value}, children={**node.children, str(part): child}
+        )
+    value = [child.value if i == part else item for i, item in enumerate(node.value)]
+    return replace(node, value=value, children={**node.children, part: child})
 
 
 def only(node: Node, key: str) -> Node:

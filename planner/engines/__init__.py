@@ -12,9 +12,11 @@ from planner.documents.engine import load_engine_file
 from planner.documents.engine_constants import load_engine_constants
 from planner.documents.names import did_you_mean
 from planner.errors import SpecError
-from planner.specs import Engine, FittedConstants, PairCheck, Service
+from planner.specs import Engine, EngineProfile, FittedConstants, PairCheck, Service
 
 _FOLDER = Path(str(files(__name__)))
+DEFAULT_ENGINE = "vllm"
+"""Of files that name none."""
 CONSTANTS_FILE = _FOLDER / "constants" / "fitted.yaml"
 VERSION_LOG_SD = 0.06
 """Spread between versions of an engine, which counts for one that nobody measured: ours, natural log. [1]"""
@@ -52,9 +54,37 @@ def measured_versions(name: str) -> tuple[str, ...]:
     return tuple(sorted({key[1] for key in keys if len(key) > 1 and key[0] == name.lower()}))
 
 
+def profiled_engine(name: str, profile: EngineProfile | None) -> Engine:
+    """Data of an engine, with the constants that a user's measurements give it, where there are any.
+
+    Raises
+    ------
+    SpecError
+        Unknown name, or a profile of another engine.
+    """
+    if profile is None:
+        return load_engine(name)
+    engine = load_engine(name, profile.version)
+    if profile.engine != engine.name:
+        raise SpecError(f"the engine profile is of {profile.engine}, the engine is {engine.name}")
+    for shape, factor in profile.factors:
+        engine = engine.with_factor(shape, factor)
+    return replace(
+        engine,
+        version=estimated_engine(name).version,  # defaults are of that one, whatever was measured
+        step_overhead=profile.constants.step,
+        sequence_overhead=profile.constants.sequence,
+        decode_scale=profile.constants.decode_scale,
+        prefill_scale=profile.constants.prefill_scale,
+        log_sd=profile.log_sd,
+        fitted=True,
+        provenance=profile.provenance,
+    )
+
+
 def engine_of(service: Service) -> Engine:
     """The engine of a service; with a measured point of its model, kernels are as fast as that one says."""
-    engine, point = load_engine(service.engine), service.measured
+    engine, point = profiled_engine(service.engine, service.profile), service.measured
     if service.cross_vendor:
         kept = tuple(rule for rule in engine.pair_rules if rule.check is not PairCheck.VENDOR)
         engine = replace(engine, pair_rules=kept)

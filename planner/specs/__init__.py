@@ -4,6 +4,7 @@ Every number is in a base unit: s, B, FLOP, FLOP/s, B/s, tok, req/s, W; money is
 read into these types by :mod:`planner.documents`, the only place that converts units.
 """
 
+from planner.specs.calibrated import EngineProfile
 from planner.specs.constants import (
     NO_CONSTANTS,
     UNFITTED,
@@ -89,6 +90,7 @@ __all__ = [
     "Dtype",
     "ElementwiseCoefficients",
     "Engine",
+    "EngineProfile",
     "FamilyKey",
     "FeedForward",
     "FittedConstants",

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from planner.errors import SpecError
+from planner.specs.calibrated import EngineProfile
 from planner.specs.gpus import GPU
 from planner.specs.kinds import (
     ColocatedUse,
@@ -168,6 +169,8 @@ class Service:
         What its draft does; None: it decodes one token per step.
     measured : MeasuredPoint or None
         Of its model on its engine; None: predictions have the constants of the engine alone.
+    profile : EngineProfile or None
+        Of its engine; None: the constants that come with this package.
     cross_vendor : bool
         Whether prefill may hand over to decode on GPUs of another vendor, which no engine does by itself.
     """
@@ -181,6 +184,7 @@ class Service:
     choices: tuple[Precision, ...] = ()
     speculation: Speculation | None = None
     measured: MeasuredPoint | None = None
+    profile: EngineProfile | None = None
     cross_vendor: bool = False
 
     @property

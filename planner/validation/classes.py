@@ -41,8 +41,18 @@ def predict_loops(
     constants: Sequence[Constants],
     wave: NDArray[np.bool_],
     factor: FloatArray | float = 1.0,
+    start: FloatArray | float = 1.0,
+    queue: FloatArray | float = 0.0,
 ) -> LoopState:
-    """Latencies of loops with the constants of each, and a further factor on all kernels."""
+    """Latencies of loops with the constants of each, and a further factor on all kernels.
+
+    Parameters
+    ----------
+    start : ndarray or float
+        Weight of the first wave: 1 with ten requests per client, as public benchmarks have, 0 without. [1]
+    queue : ndarray or float
+        1 where requests come at random times, else 0. [1]
+    """
 
     def column(name: str) -> FloatArray:
         return np.array([getattr(c, name) for c in constants])
@@ -57,8 +67,9 @@ def predict_loops(
         fixed=column("fixed"),
         services=column("services"),
         steps=column("steps"),
-        first_wave=column("first_wave"),
+        first_wave=start * column("first_wave"),
         wave=wave,
+        queue=queue,
     )
     return run(table, host, protocol)
 

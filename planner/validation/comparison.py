@@ -20,6 +20,7 @@ from planner.documents.measured_file import is_measured, measured_columns, read_
 from planner.documents.names import did_you_mean
 from planner.documents.published_file import PublishedRow, is_published, read_published
 from planner.errors import SpecError
+from planner.specs import EngineProfile
 from planner.units import MILLI
 from planner.validation.evaluate import ConstantsKind, Split, Validation, validate
 from planner.validation.published import FittedHost, predict_published
@@ -177,6 +178,7 @@ def compare(
     split: Split = Split.DEPLOYMENT,
     leave_out: str | None = None,
     anchored: bool = False,
+    profile: EngineProfile | None = None,
     where: Sequence[str] = (),
 ) -> Comparison:
     """Predict the rows of a file.
@@ -193,6 +195,8 @@ def compare(
     """
     columns = measured_columns(path)
     if is_published(columns):
+        if profile is not None:
+            raise SpecError("--engine-profile: not for published values in long format")
         if leave_out is not None or anchored or split is not Split.DEPLOYMENT:
             raise SpecError("--leave-out, --anchor, --split: not for published values in long format")
         found = _published(path, columns, constants)
@@ -201,7 +205,9 @@ def compare(
         kind = ConstantsKind.SHIPPED if constants is None else constants
         found = _measured(
             file.columns,
-            validate(file, constants=kind, split=split, leave_out=leave_out, anchored=anchored),
+            validate(
+                file, constants=kind, split=split, leave_out=leave_out, anchored=anchored, profile=profile
+            ),
         )
     else:
         read_measured(path)  # says which columns are missing

@@ -15,7 +15,7 @@ from planner.arrays import FloatArray
 from planner.documents.measured_file import MeasuredFile, MeasuredRow
 from planner.engines import VERSION_LOG_SD, shipped_constants
 from planner.errors import SpecError
-from planner.specs import NO_CONSTANTS, UNFITTED, Constants, FamilyKey, FittedConstants
+from planner.specs import NO_CONSTANTS, UNFITTED, Constants, EngineProfile, FamilyKey, FittedConstants
 from planner.validation.classes import class_of, halves, is_wave, predict_loops
 from planner.validation.points import Points, points_of
 from planner.validation.resolve import Target
@@ -109,6 +109,7 @@ def validate(
     split: Split = Split.DEPLOYMENT,
     leave_out: str | None = None,
     anchored: bool = False,
+    profile: EngineProfile | None = None,
 ) -> Validation:
     """Predict the rows of a file.
 
@@ -122,6 +123,8 @@ def validate(
         Part of model names: constants are fitted to all other rows, and these rows are predicted alone.
     anchored : bool
         One row of each model and engine is given, which removes the bias of its family, and is not scored.
+    profile : EngineProfile, optional
+        In place of the constants of rows on its engine.
 
     Raises
     ------
@@ -152,6 +155,8 @@ def validate(
             side: fit(sides != side) for side in (0, 1) if (sides == side).any() and (sides != side).any()
         }
         chosen = [of_side.get(int(side), UNFITTED) for side in sides]
+    if profile is not None:
+        chosen = [_profiled(c, profile, key) for c, key in zip(chosen, keys, strict=True)]
     each = [c.constants(key) if c.classes else NO_CONSTANTS for c, key in zip(chosen, keys, strict=True)]
     known = np.array([c.factor(f) is not None for c, f in zip(chosen, families, strict=True)])
     factor = np.array([c.factor(f) or 1.0 for c, f in zip(chosen, families, strict=True)])
@@ -161,6 +166,19 @@ def validate(
     state = predict_loops(points.table, each, wave, factor)
     tpot_sd, ttft_sd = _spreads(points, chosen, keys, known)
     return _validation(file, points, state.ttft, state.tpot, ttft_sd, tpot_sd, unscored, fitted_rows)
+
+
+def _profiled(constants: FittedConstants, profile: EngineProfile, key: tuple[str, ...]) -> FittedConstants:
+    """What counts for a row of a class."""
+    if key[0] != profile.engine:
+        return constants
+    return replace(
+        constants,
+        classes={key: profile.constants},
+        factors={**constants.factors, **{(profile.engine, shape): f for shape, f in profile.factors}},
+        log_sd=profile.log_sd,
+        ttft_log_sd=profile.ttft_log_sd,
+    )
 
 
 LEFT_IN = "of another family than the one left out"

@@ -61,6 +61,39 @@ class Points:
     reasons: dict[int, str]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Case:
+    """A closed loop that was measured: on what, and with what mean lengths. [tok]"""
+
+    target: Target
+    isl: float
+    osl: float
+
+    @property
+    def disaggregated(self) -> bool:
+        return len(self.target.pools) == 2
+
+    @classmethod
+    def of(cls, row: MeasuredRow) -> Case:
+        """That of a row of a public file.
+
+        Raises
+        ------
+        Unpredicted
+        """
+        return cls(target=resolve(row), isl=LENGTH_SHARE * row.isl, osl=LENGTH_SHARE * row.osl)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kernels:
+    """Kernels of cases, those of one model and engine together; `order` says which case each entry is of."""
+
+    order: NDArray[np.intp]
+    table: LoopTable
+    decode_log_sd: FloatArray
+    prompt_log_sd: FloatArray
+
+
 def points_of(rows: Sequence[MeasuredRow]) -> Points:
     """What of `rows` can be predicted.
 
@@ -69,7 +102,7 @@ def points_of(rows: Sequence[MeasuredRow]) -> Points:
     SpecError
         If no row can.
     """
-    found: dict[tuple[str, str, bool], list[tuple[int, Target, float]]] = {}
+    cases: list[tuple[int, Case, float]] = []
     reasons: dict[int, str] = {}
     seen: set[tuple[str, ...]] = set()
     for number, row in enumerate(rows):
@@ -79,37 +112,43 @@ def points_of(rows: Sequence[MeasuredRow]) -> Points:
             continue
         seen.add(identity)
         try:
-            target = resolve(row)
-            slots = _slots(row, target)
+            case = Case.of(row)
+            cases.append((number, case, slots_of(case)))
         except Unpredicted as reason:
             reasons[number] = str(reason)
-            continue
-        key = (target.model.name, target.engine.name, row.disaggregated)
-        found.setdefault(key, []).append((number, target, slots))
-    if not found:
+    if not cases:
         counted = "; ".join(sorted(set(reasons.values())))
         raise SpecError(f"none of the {len(rows):,} rows can be predicted: {counted}")
-    tables, order, targets, spreads = [], [], [], []
-    for group in found.values():
-        numbers = [number for number, _, _ in group]
-        these = [target for _, target, _ in group]
-        table, decoding, prompts = _table([rows[n] for n in numbers], these, [s for _, _, s in group])
-        tables.append(table)
-        order += numbers
-        targets += these
-        spreads.append((decoding.log_sd, prompts.log_sd))
-    index = np.array(order, dtype=np.intp)
+    kernels = kernels_of([case for _, case, _ in cases], [slots for _, _, slots in cases])
+    ordered = [cases[i] for i in kernels.order]
+    index = np.array([number for number, _, _ in ordered], dtype=np.intp)
+    targets = tuple(case.target for _, case, _ in ordered)
     return Points(
         rows=tuple(rows),
         index=index,
-        table=joined(tables),
-        targets=tuple(targets),
+        table=kernels.table,
+        targets=targets,
         families=tuple((t.engine.name, t.model.shape) for t in targets),
-        kernel_log_sd=np.concatenate([d for d, _ in spreads]),
-        prompt_kernel_log_sd=np.concatenate([p for _, p in spreads]),
-        ttft=np.array([rows[i].ttft for i in order]),
-        tpot=np.array([rows[i].tpot for i in order]),
+        kernel_log_sd=kernels.decode_log_sd,
+        prompt_kernel_log_sd=kernels.prompt_log_sd,
+        ttft=np.array([rows[i].ttft for i in index]),
+        tpot=np.array([rows[i].tpot for i in index]),
         reasons=reasons,
+    )
+
+
+def kernels_of(cases: Sequence[Case], slots: Sequence[float]) -> Kernels:
+    """Kernels of `cases`, whose KV caches hold so many sequences."""
+    groups: dict[tuple[str, str, bool], list[int]] = {}
+    for number, case in enumerate(cases):
+        key = (case.target.model.name, case.target.engine.name, case.disaggregated)
+        groups.setdefault(key, []).append(number)
+    parts = [_table([cases[i] for i in own], [slots[i] for i in own]) for own in groups.values()]
+    return Kernels(
+        order=np.array([i for own in groups.values() for i in own], dtype=np.intp),
+        table=joined([table for table, _, _ in parts]),
+        decode_log_sd=np.concatenate([decoding.log_sd for _, decoding, _ in parts]),
+        prompt_log_sd=np.concatenate([prompts.log_sd for _, _, prompts in parts]),
     )
 
 
@@ -131,13 +170,19 @@ def _bare(engine: Engine) -> Engine:
     )
 
 
-def _slots(row: MeasuredRow, target: Target) -> float:
-    """Sequences that the KV caches of all decoding replicas hold."""
-    phases = (Phase.PREFILL, Phase.DECODE) if row.disaggregated else (Phase.COLOCATED,)
-    isl, osl = LENGTH_SHARE * row.isl, LENGTH_SHARE * row.osl
+def slots_of(case: Case) -> float:
+    """Sequences that the KV caches of all decoding replicas hold.
+
+    Raises
+    ------
+    Unpredicted
+        Not one.
+    """
+    target = case.target
+    phases = (Phase.PREFILL, Phase.DECODE) if case.disaggregated else (Phase.COLOCATED,)
     held = 0.0
     for phase, (workers, layout) in zip(phases, target.pools, strict=True):
-        held = workers * _held(target, layout, phase, isl, osl)
+        held = workers * _held(target, layout, phase, case.isl, case.osl)
         if held < 1:
             raise Unpredicted(DOES_NOT_FIT)
     return held
@@ -162,22 +207,21 @@ def _held(target: Target, layout: Parallelism, phase: Phase, isl: float, osl: fl
     )
 
 
-def _table(
-    rows: Sequence[MeasuredRow], targets: Sequence[Target], slots: Sequence[float]
-) -> tuple[LoopTable, ReplicaSet, ReplicaSet]:
-    """Rows of one model and engine, all colocated or none."""
+def _table(cases: Sequence[Case], slots: Sequence[float]) -> tuple[LoopTable, ReplicaSet, ReplicaSet]:
+    """Cases of one model and engine, all colocated or none."""
+    targets = [case.target for case in cases]
     first = targets[0]
     engine = _bare(first.engine)
     formats = [t.precision for t in targets]
-    disaggregated = rows[0].disaggregated
+    disaggregated = cases[0].disaggregated
     decoding = ReplicaSet.of(first.model, formats, engine, [(t.gpu, t.pools[-1][1]) for t in targets])
     prompts = decoding
     if disaggregated:
         prompts = ReplicaSet.of(first.model, formats, engine, [(t.gpu, t.pools[0][1]) for t in targets])
-    isl = LENGTH_SHARE * np.array([row.isl for row in rows])
+    isl = np.array([case.isl for case in cases])
     loops = Loops(
         isl=isl,
-        osl=np.maximum(LENGTH_SHARE * np.array([row.osl for row in rows]), 1.0),
+        osl=np.maximum(np.array([case.osl for case in cases]), 1.0),
         clients=np.array([t.clients for t in targets]),
         slots=np.array(slots),
         replicas=np.array([float(t.pools[-1][0]) for t in targets]),
@@ -185,9 +229,9 @@ def _table(
         token_budget=np.array([float(prefill_budget(engine, t.gpu)) for t in targets]),
         transfer=np.array([_transfer(t, tokens) for t, tokens in zip(targets, isl, strict=True)])
         if disaggregated
-        else np.zeros(len(rows)),
-        disaggregated=np.full(len(rows), disaggregated),
-        first_step=np.full(len(rows), disaggregated and engine.first_token_phase is Phase.DECODE),
+        else np.zeros(len(cases)),
+        disaggregated=np.full(len(cases), disaggregated),
+        first_step=np.full(len(cases), disaggregated and engine.first_token_phase is Phase.DECODE),
     )
     return LoopTable.of(decoding, prompts, loops), decoding, prompts
 

@@ -143,10 +143,10 @@ def _named(name: str, known: Sequence[str]) -> str:
 
 def _model(row: MeasuredRow, repairs: list[str]) -> Model:
     name = MODEL_ALIASES.get(row.model, row.model)
-    model = _known_model(name)
+    model = known_model(name)
     if model is None:
         name = row.model.rpartition("/")[2]
-        model = _known_model(name)
+        model = known_model(name)
     if model is None:
         raise Unpredicted(f"model is not in the catalogue: {_named(row.model, model_names())}")
     if name != row.model:
@@ -157,7 +157,7 @@ def _model(row: MeasuredRow, repairs: list[str]) -> Model:
 
 
 @cache
-def _known_model(name: str) -> Model | None:
+def known_model(name: str) -> Model | None:
     """The catalogue's; a name never stands for a file here."""
     return None if names_file("model", name) else load_model(name)
 
