@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -11,6 +12,7 @@ import torch
 from planner.checked_steps import CheckedStep
 from planner.documents.model_config import model_from_config
 from planner.engines import estimated_engine
+from planner.errors import SpecError
 from planner.latency import decode_step_time, prompt_time
 from planner.operators import ReplicaSet
 from planner.profiling.clock import time_calls, warm_up
@@ -50,12 +52,19 @@ def check(
 ) -> tuple[CheckedStep, ...]:
     """Time a model of random weights, and predict the same steps from `gpu`.
 
-    No engine is there: host time is not counted, and kernels are those of torch.
+    No engine is there: host time is not counted, and kernels are those of torch. Steps for which the device
+    has no memory are left out.
+
+    Raises
+    ------
+    SpecError
+        If no step could be run.
     """
     plan = plan or (CPU_PLAN if device.type == "cpu" else GPU_PLAN)
     replicas = _replicas(gpu, plan.shape)
-    steps: list[CheckedStep] = []
-    with torch.inference_mode():
+    steps: list[CheckedStep | None] = []
+    with torch.inference_mode(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says why it does not use a back end: the next one is tried
         model = Llama(plan.shape, device)
         warm_up(device, _BOX)
         for tokens in plan.prompts:
@@ -72,19 +81,28 @@ def check(
             steps.append(
                 _step(name, lambda b, n=batch, c=context: model.decode(n, c, b), device, predicted)  # type: ignore[misc]
             )
-    return tuple(steps)
+    found = tuple(step for step in steps if step is not None)
+    if not found:
+        raise SpecError("the device has no memory for any step of the model")
+    return found
 
 
-def _step(name: str, make: Callable[[str], Step], device: torch.device, predicted: float) -> CheckedStep:
-    """The step with the back end of attention that is fastest at it."""
+def _step(
+    name: str, make: Callable[[str], Step], device: torch.device, predicted: float
+) -> CheckedStep | None:
+    """The step with the back end of attention that is fastest at it; None where it does not fit."""
     timings = []
     for backend in _BACKENDS[device.type]:
         gc.collect()
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
         try:
             timings.append(time_calls([make(backend)], device, _BOX))
-        except RuntimeError:
+        except RuntimeError:  # no such kernel, or not enough memory
             if device.type == "cuda":
                 torch.cuda.synchronize()
+    if not timings:
+        return None
     best = min(timings, key=lambda timing: timing.time)
     return CheckedStep(name=name, measured=best.time, predicted=predicted, spread=best.spread)
 

@@ -11,12 +11,12 @@ from planner.errors import SpecError
 from planner.specs import Dtype
 
 CACHES = 3  # last-level caches that rotating operands fill
+MOST_SETS = 64
 
 TORCH_DTYPES = {
     Dtype.FP32: torch.float32,
     Dtype.BF16: torch.bfloat16,
     Dtype.FP16: torch.float16,
-    Dtype.FP8: torch.float8_e4m3fn,
     Dtype.INT8: torch.int8,
 }
 
@@ -24,9 +24,18 @@ TORCH_DTYPES = {
 class Data:
     """Blocks of random numbers, made when first asked for and kept: making them takes longer than timing."""
 
-    def __init__(self, device: torch.device, size: float) -> None:
-        self.device = device
-        self._size = size
+    def __init__(
+        self,
+        device: torch.device,
+        size: float,
+        rotation: float = math.inf,
+        wide: torch.dtype = torch.bfloat16,
+        narrow: torch.dtype = torch.float8_e4m3fn,
+    ) -> None:
+        """Blocks of `size` bytes; sets of operands fill `rotation` bytes at least, where there is room.
+        `wide` and `narrow` are the device's formats of 16 and of 8 bits."""
+        self.device, self.wide, self.narrow = device, wide, narrow
+        self._size, self._rotation = size, rotation
         self._blocks: dict[torch.dtype, torch.Tensor] = {}
 
     def block(self, dtype: torch.dtype) -> torch.Tensor:
@@ -50,7 +59,8 @@ class Data:
         if sets < 1:
             raise SpecError("the operands of a case are larger than the memory set aside for them")
         found = []
-        for index in range(min(sets, 64)):
+        needed = math.ceil(min(self._rotation / (total * dtype.itemsize), MOST_SETS))
+        for index in range(max(1, min(sets, needed))):
             at, views = index * total, []
             for shape, count in zip(shapes, counts, strict=True):
                 views.append(block[at : at + math.prod(shape)].view(*shape))
@@ -58,9 +68,9 @@ class Data:
             found.append(views)
         return found
 
-    def free(self, dtype: torch.dtype) -> None:
-        """Forget a format."""
-        self._blocks.pop(dtype, None)
+    def dtype(self, dtype: Dtype) -> torch.dtype:
+        """A format as this device has it."""
+        return self.narrow if dtype is Dtype.FP8 else TORCH_DTYPES[dtype]
 
 
 def _aligned(count: int) -> int:

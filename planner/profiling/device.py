@@ -72,7 +72,8 @@ def _gpu_facts(device: torch.device) -> DeviceFacts:
     architecture = (
         _GFX.get(gfx, gfx) if amd else _ARCHITECTURES.get(capability, f"sm{capability[0]}{capability[1]}")
     )
-    shown = {} if amd else _nvidia_smi(device.index or 0)
+    uuid = getattr(properties, "uuid", None)
+    shown = {} if amd else _nvidia_smi(str(device.index or 0) if uuid is None else f"GPU-{uuid}")
     return DeviceFacts(
         name=properties.name,
         kind="cuda",
@@ -95,12 +96,12 @@ def _gpu_facts(device: torch.device) -> DeviceFacts:
 _ASKED = ("driver_version", "memory.total", "power.default_limit")
 
 
-def _nvidia_smi(index: int) -> dict[str, str]:
+def _nvidia_smi(name: str) -> dict[str, str]:
     """What nvidia-smi shows; empty where it is missing or refuses."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return {}
-    command = [tool, f"--id={index}", f"--query-gpu={','.join(_ASKED)}", "--format=csv,noheader,nounits"]
+    command = [tool, f"--id={name}", f"--query-gpu={','.join(_ASKED)}", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TOOL_SECONDS, check=True)
     except (OSError, subprocess.SubprocessError):

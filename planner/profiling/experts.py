@@ -24,7 +24,7 @@ def expert_calls(case: Case, data: Data) -> Iterator[tuple[str, list[Call]]]:
     order = torch.argsort(chosen, stable=True)
     source = order // a["top_k"]
     ends = torch.bincount(chosen, minlength=experts).cumsum(0).to(torch.int32)
-    x = data.views([(tokens, hidden)], torch.bfloat16)[0][0]
+    x = data.views([(tokens, hidden)], data.wide)[0][0]
 
     def call(up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
         visits = x.index_select(0, source)
@@ -34,4 +34,4 @@ def expert_calls(case: Case, data: Data) -> Iterator[tuple[str, list[Call]]]:
         return torch.zeros_like(x).index_add_(0, source, out)
 
     shapes = [(experts, hidden, 2 * inner), (experts, inner, hidden)]
-    yield "_grouped_mm", [partial(call, up, down) for up, down in data.views(shapes, torch.bfloat16)]
+    yield "_grouped_mm", [partial(call, up, down) for up, down in data.views(shapes, data.wide)]

@@ -16,8 +16,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from planner.cases import Case
 from planner.profiling.clock import Call
-from planner.profiling.data import TORCH_DTYPES, Data
+from planner.profiling.data import Data
 from planner.profiling.experts import expert_calls
+from planner.profiling.fusion import fused
 from planner.samples import Operator
 from planner.specs import Dtype
 from planner.units import MIB
@@ -49,11 +50,12 @@ def _gemm(case: Case, data: Data) -> Iterator[Kernel]:
     m, n, k = (int(case.axes[axis]) for axis in ("m", "n", "k"))
     assert case.dtype is not None
     if case.dtype.is_16_bit or case.dtype is Dtype.FP32:
-        dtype = TORCH_DTYPES[case.dtype]
+        dtype = data.dtype(case.dtype)
         a = data.views([(m, k)], dtype)[0][0]
         yield Kernel("linear", [partial(functional.linear, a, w) for (w,) in data.views([(n, k)], dtype)])
     elif case.dtype is Dtype.FP8:
-        yield _fp8_gemm(m, n, k, data, quantized=bool(case.axes["quantize"]))
+        for per_token in (True, False):
+            yield _fp8_gemm(m, n, k, data, quantized=bool(case.axes["quantize"]), per_token=per_token)
     elif case.dtype is Dtype.INT8:
         a = data.views([(m, k)], torch.int8)[0][0]
         calls = [partial(torch._int_mm, a, w.t()) for (w,) in data.views([(n, k)], torch.int8)]
@@ -62,40 +64,31 @@ def _gemm(case: Case, data: Data) -> Iterator[Kernel]:
         yield _fp4_gemm(m, n, k, data)
 
 
-def _fp8_gemm(m: int, n: int, k: int, data: Data, *, quantized: bool) -> Kernel:
-    """Per-token and per-channel scales, as engines have them; with the pass that makes 8 bits of 16."""
-    rows = torch.ones(m, 1, device=data.device)
-    columns = torch.ones(1, n, device=data.device)
+def _fp8_gemm(m: int, n: int, k: int, data: Data, *, quantized: bool, per_token: bool) -> Kernel:
+    """Scales per token and channel, as engines have them, or one of each; with the pass that makes 8 bits of
+    16, or without."""
+    rows = torch.ones(m, 1, device=data.device) if per_token else torch.ones((), device=data.device)
+    columns = torch.ones(1, n, device=data.device) if per_token else torch.ones((), device=data.device)
     wide = data.views([(m, k)], torch.bfloat16)[0][0]
-    narrow = data.views([(m, k)], torch.float8_e4m3fn)[0][0]
+    narrow = data.views([(m, k)], data.narrow)[0][0]
+    quantize = fused(_per_token if per_token else _per_tensor, data.device)
 
     def call(weight: torch.Tensor) -> torch.Tensor:
-        a, scale = _quantized(wide) if quantized else (narrow, rows)
+        a, scale = quantize(wide, data.narrow) if quantized else (narrow, rows)
         return torch._scaled_mm(a, weight.t(), scale, columns, out_dtype=torch.bfloat16)
 
-    return Kernel("_scaled_mm", [partial(call, w) for (w,) in data.views([(n, k)], torch.float8_e4m3fn)])
+    name = "_scaled_mm per token" if per_token else "_scaled_mm per tensor"
+    return Kernel(name, [partial(call, w) for (w,) in data.views([(n, k)], data.narrow)])
 
 
-def _quantize(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _per_token(x: torch.Tensor, narrow: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     scale = x.abs().amax(dim=-1, keepdim=True).float().clamp(min=1e-6) / FP8_LARGEST
-    return (x.float() / scale).to(torch.float8_e4m3fn), scale
+    return (x.float() / scale).to(narrow), scale
 
 
-_fused: dict[str, Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]] = {}
-
-
-def _quantized(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """In one kernel where torch can compile it: engines have such a kernel."""
-    if "quantize" not in _fused:
-        _fused["quantize"] = _quantize
-        if x.device.type == "cuda" and importlib.util.find_spec("triton") is not None:
-            compiled = torch.compile(_quantize, dynamic=True)
-            try:
-                compiled(x)
-                _fused["quantize"] = compiled
-            except Exception:  # a compiler that is missing or fails leaves the plain way
-                torch.cuda.synchronize()
-    return _fused["quantize"](x)
+def _per_tensor(x: torch.Tensor, narrow: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """With a scale that a checkpoint brings."""
+    return (x.float() * (1 / 8)).to(narrow), torch.ones((), device=x.device)
 
 
 def _fp4_gemm(m: int, n: int, k: int, data: Data) -> Kernel:
@@ -154,7 +147,7 @@ def _decode(case: Case, data: Data) -> Iterator[Kernel]:
     group = a["heads"] // a["kv_heads"]
     cache = (a["batch"], a["kv_heads"], a["context"], a["head_dim"])
     if case.dtype is not None and case.dtype.is_16_bit:
-        dtype = TORCH_DTYPES[case.dtype]
+        dtype = data.dtype(case.dtype)
         q = data.views([(a["batch"], a["kv_heads"], group, a["head_dim"])], dtype)[0][0]
         caches = data.views([cache, cache], dtype)
         for name in _sdpa(data.device):
@@ -163,7 +156,7 @@ def _decode(case: Case, data: Data) -> Iterator[Kernel]:
             yield _flash_decode(a, dtype, data)
     if data.device.type == "cuda" and importlib.util.find_spec("flashinfer") is not None:
         assert case.dtype is not None
-        yield _flashinfer_decode(a, TORCH_DTYPES[case.dtype], data)
+        yield _flashinfer_decode(a, data.dtype(case.dtype), data)
 
 
 def _flash_decode(a: dict[str, int], dtype: torch.dtype, data: Data) -> Kernel:
@@ -206,7 +199,7 @@ def _flashinfer_decode(a: dict[str, int], dtype: torch.dtype, data: Data) -> Ker
 
 def _prefill(case: Case, data: Data) -> Iterator[Kernel]:
     a = {axis: int(value) for axis, value in case.axes.items()}
-    dtype = torch.bfloat16
+    dtype = data.wide
     q_shape = (a["batch"], a["heads"], a["query"], a["head_dim"])
     kv_shape = (a["batch"], a["kv_heads"], a["query"], a["head_dim"])
     sets = data.views([q_shape, kv_shape, kv_shape], dtype)
@@ -226,7 +219,7 @@ def _prefill(case: Case, data: Data) -> Iterator[Kernel]:
 def _copy(case: Case, data: Data) -> Iterator[Kernel]:
     """Half of the bytes are read, half written."""
     half = int(case.axes["bytes"]) // 4
-    source, target = data.views([(half,), (half,)], torch.bfloat16)[0]
+    source, target = data.views([(half,), (half,)], data.wide)[0]
     yield Kernel("copy_", [partial(target.copy_, source)])
 
 
@@ -236,11 +229,9 @@ _WIDTH = 2048  # values that a norm takes together
 def _elementwise(case: Case, data: Data) -> Iterator[Kernel]:
     """A norm: one array read, one written."""
     rows = max(1, int(case.axes["bytes"]) // (4 * _WIDTH))
-    weight = torch.ones(_WIDTH, dtype=torch.bfloat16, device=data.device)
-    calls = [
-        partial(functional.rms_norm, x, (_WIDTH,), weight)
-        for (x,) in data.views([(rows, _WIDTH)], torch.bfloat16)
-    ]
+    weight = torch.ones(_WIDTH, dtype=data.wide, device=data.device)
+    views = data.views([(rows, _WIDTH)], data.wide)
+    calls = [partial(functional.rms_norm, x, (_WIDTH,), weight) for (x,) in views]
     yield Kernel("rms_norm", calls)
 
 

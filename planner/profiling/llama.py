@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import ParamSpec, TypeVar
 
 import torch
 import torch.nn.functional as functional
 
 from planner.profiling.data import random_block
+from planner.profiling.fusion import fused
 from planner.profiling.kernels import decode_attention, prefill_attention
 
-P = ParamSpec("P")
-T = TypeVar("T")
 Step = Callable[[], torch.Tensor]
 _SCALE = 0.02  # of weights
 
@@ -89,9 +86,9 @@ class Llama:
         ]
         self._head = weight(shape.vocabulary, shape.hidden)
         self._ones = torch.ones(shape.hidden, dtype=torch.bfloat16, device=device)
-        self._norm = _fused(_norm, device)
-        self._rotate = _fused(_rotate, device)
-        self._activate = _fused(_activate, device)
+        self._norm = fused(_norm, device)
+        self._rotate = fused(_rotate, device)
+        self._activate = fused(_activate, device)
 
     def prefill(self, tokens: int, backend: str) -> Step:
         """A step that computes one prompt and the logits of its last token."""
@@ -170,11 +167,3 @@ def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tens
 def _activate(x: torch.Tensor) -> torch.Tensor:
     gate, value = x.chunk(2, dim=-1)
     return functional.silu(gate) * value
-
-
-def _fused(function: Callable[P, T], device: torch.device) -> Callable[P, T]:
-    """In one kernel on a GPU, as engines have it; as it stands where torch cannot compile."""
-    if device.type == "cuda" and importlib.util.find_spec("triton") is not None:
-        compiled: Callable[P, T] = torch.compile(function, dynamic=False)
-        return compiled
-    return function

@@ -83,7 +83,14 @@ def time_cases(
         If nothing could be timed.
     """
     began = time.perf_counter()
-    data = Data(device, _data_size(cases, device, facts))
+    old = facts.architecture in ("volta", "turing")
+    data = Data(
+        device,
+        _data_size(cases, device, facts),
+        rotation=CACHES * facts.cache,
+        wide=torch.float16 if old else torch.bfloat16,
+        narrow=torch.float8_e4m3fnuz if facts.architecture == "cdna3" else torch.float8_e4m3fn,
+    )
     warm_up(device, _WARM_SECONDS[device.type])
     found: dict[Key, list[tuple[Case, Timing, str]]] = {}
     skipped: dict[str, str] = {}

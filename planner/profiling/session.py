@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -76,7 +77,8 @@ def measure(
     weights, caches, experts = supported_dtypes(facts)
     limit = seconds if seconds is not None else (FULL_SECONDS if full else QUICK_SECONDS)[facts.kind]
     cases = cases_of(plan, weights, caches, experts)
-    with torch.inference_mode():
+    with torch.inference_mode(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says why it does not use a back end: the next one is tried
         host = time_host(device, _BOX[facts.kind])
         timed = time_cases(cases, device, facts, seconds=limit, box=_BOX[facts.kind], progress=progress)
     skipped = dict(timed.skipped)
