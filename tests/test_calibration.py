@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -496,3 +497,11 @@ def test_a_processor_is_planned_with_but_not_deployed(planner: Runner, tmp_path:
     assert refused.code == 2
     assert "no files are emitted for CPUs, the plan has cpu" in refused.err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="torch is installed")
+def test_profile_without_torch_says_what_to_install(planner: Runner, tmp_path: Path) -> None:
+    refused = planner("profile", "-o", tmp_path / "x.yaml")
+    assert refused.code == 2
+    assert 'planner profile needs torch: pip install "pd-planner[profile]"' in refused.err
+    assert list(tmp_path.iterdir()) == []
