@@ -194,7 +194,13 @@ def test_rows_of_several_engines_need_a_choice(planner):
     assert "rows are of several engines: sglang, trtllm, vllm" in refused(planner, MEASURED)
     found = facts(planner, MEASURED, "--engine", "sglang")
     assert found["engine"] == "sglang"
-    assert any("rows are of other engines" in note for note in found["calibration"]["notes"])
+    assert any("rows are of other engines or versions" in note for note in found["calibration"]["notes"])
+    one = facts(planner, MEASURED, "--engine", "sglang", "--engine-version", "0.5.9")
+    assert one["version"] == "0.5.9"
+    assert one["calibration"]["rows"] < found["calibration"]["rows"]
+    assert "no row is of '9'; rows are of 0.5" in refused(
+        planner, MEASURED, "--engine", "sglang", "--engine-version", "9"
+    )
     assert "no row is of 'vlm'" in refused(planner, MEASURED, "--engine", "vlm")
 
 

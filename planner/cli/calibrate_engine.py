@@ -19,6 +19,7 @@ from planner.documents.measured_file import MeasuredFile, MeasuredRow
 from planner.engines import shipped_constants
 from planner.errors import SpecError
 from planner.validation.calibration import Calibration, calibrate, fits_of
+from planner.validation.classes import UNSTATED
 from planner.validation.evidence import Gathered, engine_name, gathered, with_load
 from planner.validation.profile import profile_document
 
@@ -49,7 +50,7 @@ def engine(results: tuple[Path, ...], output: Path | None, as_json: bool, **give
     rows = [row for file in files for row in file.rows]
     setup = setup_of(given, tests, rows)
     name = setup.engine.name if setup is not None else _engine_of(given["engine"], rows)
-    used = [row for row in rows if engine_name(row) == name]
+    used = _of_version([row for row in rows if engine_name(row) == name], given["engine_version"])
     tests = [with_load(test, given["concurrency"], given["rate"]) for test in tests]
     found = gathered(tests, setup, used)
     if not found.evidence:
@@ -64,7 +65,7 @@ def engine(results: tuple[Path, ...], output: Path | None, as_json: bool, **give
         notes = (*notes, f"{known} rows are among those that the constants before were fitted to")
     left_out = len(rows) - len(used)
     if left_out:
-        notes = (*notes, f"{left_out} rows are of other engines")
+        notes = (*notes, f"{left_out} rows are of other engines or versions")
     calibration = replace(calibration, notes=(*calibration.notes, *notes))
     document = profile_document(
         calibration, name, version, _results(results, tests, files, found), datetime.now(UTC)
@@ -91,6 +92,14 @@ def _engine_of(given: str | None, rows: Sequence[MeasuredRow]) -> str:
     if given is not None and given not in names:
         raise SpecError(f"--engine: no row is of {given!r}; rows are of {', '.join(names)}")
     return given or names[0]
+
+
+def _of_version(rows: Sequence[MeasuredRow], version: str | None) -> list[MeasuredRow]:
+    """Rows of the version that is asked for; without one all."""
+    known = sorted({row.version or UNSTATED for row in rows})
+    if version is not None and rows and version not in known:
+        raise SpecError(f"--engine-version: no row is of {version!r}; rows are of {', '.join(known)}")
+    return [row for row in rows if version is None or (row.version or UNSTATED) == version]
 
 
 def _results(

@@ -57,7 +57,9 @@ def setup_options(command: Command) -> Command:
         click.option("--kv-cache-dtype", help="Default: the checkpoint's, else 16-bit."),
         click.option("--engine", help="vllm, sglang or trtllm."),
         click.option(
-            "--engine-version", metavar="VERSION", help="That ran. Default: that of the engine's file."
+            "--engine-version",
+            metavar="VERSION",
+            help="That ran; default: that of the engine's file. Of a measured CSV: rows of this one.",
         ),
         click.option(
             "--plan",
