@@ -190,6 +190,7 @@ def test_rows_of_a_measured_file_say_themselves_what_they_are(planner, tmp_path)
     assert any("the constants before were fitted to" in note for note in found["calibration"]["notes"])
 
 
+@pytest.mark.slow
 def test_rows_of_several_engines_need_a_choice(planner):
     assert "rows are of several engines: sglang, trtllm, vllm" in refused(planner, MEASURED)
     found = facts(planner, MEASURED, "--engine", "sglang")
@@ -214,6 +215,7 @@ def test_pools_of_prefill_and_decode(planner, tmp_path):
     assert found["calibration"]["rows"] == len(FEW)
 
 
+@pytest.mark.slow
 def test_a_plan_says_what_was_served(planner, tmp_path, scenario_file):
     plan = tmp_path / "plan.yaml"
     assert planner("solve", scenario_file, "-o", plan, "--no-alternatives", "--no-verify").code == 0
@@ -389,6 +391,7 @@ def test_times_between_tokens_rise_gradually_with_load(planner, profile):
         assert max(steps) < 2.1  # clients double
 
 
+@pytest.mark.slow
 def test_validate_with_a_profile(planner, tmp_path):
     path = subset(tmp_path, lambda row: row["backend"] == "vllm")
     output = tmp_path / "engine.yaml"

@@ -125,6 +125,7 @@ def test_without_ttft_nothing_is_said_of_prompts():
     assert any("no TTFT was measured" in note for note in found.notes)
 
 
+@pytest.mark.slow
 def test_gpus_that_differ_are_told():
     both = made(LOADS[::3], where=setup("h100-sxm")) + made(
         LOADS[::3], TRUE, 1.5 * FACTOR, where=setup("a100-80gb-sxm")
