@@ -183,7 +183,12 @@ def scenario_from_text(
     text: str, source_name: str = "scenario", *, folder: Path | None = None
 ) -> LoadedScenario:
     """Read a scenario from YAML or JSON; `folder` is where its relative paths start."""
-    tree, problems = parse_tree(text, source_name, folder)
+    return scenario_from_tree(*parse_tree(text, source_name, folder))
+
+
+def scenario_from_tree(tree: Tree, problems: Sequence[Problem] = ()) -> LoadedScenario:
+    """Read a scenario from a parsed file, in which some `problems` may be known already."""
+    problems, source_name = list(problems), tree.source
     if tree.has("schema_version") and tree.has("groups"):
         rule, hint = "this is a plan, not a scenario", "its scenario is under the key scenario"
         raise SpecError.of_file(source_name, [Problem(key="", rule=rule, suggestion=hint)])

@@ -63,6 +63,44 @@ def _read_asked(source: Source) -> Asked:
     return Asked(loaded=loaded, folder=tree.folder, name=tree.source)
 
 
+def text_of(source: Source) -> tuple[str, str, Path | None]:
+    """The scenario of `source` as the text of a file, its name, and where its relative paths start.
+
+    Raises
+    ------
+    SpecError
+        If it is not known as a file, or no longer what its file says.
+    """
+    if isinstance(source, Asked):
+        return dump_yaml(dict(source.loaded.document)), source.name, source.folder
+    if isinstance(source, Plan):
+        return _text_of_plan(source, "plan", None)
+    if isinstance(source, LoadedScenario):
+        name = source.scenario.source
+        return dump_yaml(dict(source.document)), name, Path(name).resolve().parent
+    if isinstance(source, Scenario):
+        path = Path(source.source)
+        if (
+            not path.is_file()
+            or scenario_from_text(read_text(path), str(path), folder=path.parent).scenario != source
+        ):
+            raise SpecError(
+                "the scenario is not as a file says it, and keys are those of a file (give its path)"
+            )
+        return read_text(path), str(path), path.resolve().parent
+    text, tree = _read(Path(source))
+    folder = None if tree.folder is None else tree.folder.resolve()
+    if _is_plan(tree):
+        return _text_of_plan(plan_from_text(text, tree.source, folder=tree.folder), tree.source, folder)
+    return text, tree.source, folder
+
+
+def _text_of_plan(plan: Plan, name: str, folder: Path | None) -> tuple[str, str, Path | None]:
+    if not plan.scenario:
+        raise SpecError(f"{name}: the plan does not hold the scenario that it answers")
+    return dump_yaml(dict(plan.scenario)), f"scenario of {name}", folder
+
+
 def _at_peak(asked: Asked) -> Asked:
     """What is asked at the busiest rate of each service, where the scenario has a schedule of rates.
 
