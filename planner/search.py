@@ -26,7 +26,7 @@ from planner.formulation import (
 from planner.infeasibility import explain
 from planner.moves import changes, moves_of, replicas_started
 from planner.plan import Alternative, Plan
-from planner.prediction import predict_fleet
+from planner.prediction import summaries
 from planner.program import Problem, Solution, save_lp
 from planner.program import solve as solve_program
 from planner.program.fleet import build_fleet, distribute
@@ -405,7 +405,7 @@ class Search:
 
 def _pools_that_miss(fleet: Fleet, z: float) -> set[Phase]:
     """Pools of a fleet that miss an SLO by prediction."""
-    planned = predict_fleet(fleet, z).summaries()
+    planned = summaries(fleet, z)
     pools: set[Phase] = set()
     for target in fleet.service.slo.targets:
         summary = planned[0] if target.metric is Metric.TTFT else planned[1]

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from planner.fleet import Deployed, Fleet
 from planner.operators import ReplicaSet
 from planner.plan import LatencySummary
-from planner.traffic import Traffic
+from planner.specs import GPU, Engine, Parallelism, Service
+from planner.traffic import Traffic, timeless
 
 _PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 _TOLERANCE = 1e-4
+KEPT = 256  # tables of replicas, a few kilobytes each
 _ROUNDING = 1e-9  # of a sum of probabilities [1]
 
 
@@ -85,16 +87,31 @@ def no_tpot(share: float) -> Component:
     return Component(share, 0.0, lambda _t: 0.0, 0.0)
 
 
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """What the times of a group's replicas depend on: the key under which tables of them are kept."""
+
+    service: Service
+    engine: Engine
+    gpu: GPU
+    parallelism: Parallelism
+    z: float
+
+    @classmethod
+    def of(cls, fleet: Fleet, group: Deployed, z: float) -> Replica:
+        return cls(timeless(fleet.service_of(group)), fleet.engine, group.item.gpu, group.parallelism, z)
+
+    @property
+    def kernels(self) -> ReplicaSet:
+        service, pair = self.service, (self.gpu, self.parallelism)
+        return ReplicaSet.of(
+            service.model, service.precision, self.engine, [pair], self.z, service.speculation
+        )
+
+
 def replica_set(fleet: Fleet, group: Deployed, z: float) -> ReplicaSet:
     """The group's replica, alone."""
-    return ReplicaSet.of(
-        fleet.service.model,
-        fleet.service_of(group).precision,
-        fleet.engine,
-        [(group.item.gpu, group.parallelism)],
-        z,
-        fleet.service.speculation,
-    )
+    return Replica.of(fleet, group, z).kernels
 
 
 def traffic_of(fleet: Fleet, group: Deployed) -> Traffic:
