@@ -111,3 +111,9 @@ def _sojourns(
 ) -> tuple[tuple[NDArray[np.int64], Sojourn | FlightSojourn], ...]:
     pool = _pool(basis, miss)
     return sojourns(pool.known, pool.traffic, pool.demand.routing, starts)
+
+
+def forget() -> None:
+    """Drop what is kept."""
+    for kept in (_pool, _curves, _ttft, _tpot, _sojourns):
+        kept.cache_clear()

@@ -219,3 +219,9 @@ def _illegal_pairs(
             if rate <= 0 or rate < p.path_rate * (1 - 1e-9) or d.first_step > p.first_step:
                 pairs.add((i, j))
     return frozenset(pairs)
+
+
+def forget() -> None:
+    """Drop what is kept."""
+    for kept in (_pools, _prefill_curves, _queues, _decode_curves):
+        kept.cache_clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from planner.fleet import Deployed, Fleet
 from planner.operators import ReplicaSet
@@ -65,17 +66,23 @@ def summary(components: Sequence[Component]) -> LatencySummary:
     if any(not math.isfinite(c.mean) for c in components):
         return LatencySummary(mean=math.inf, p50=math.inf, p90=math.inf, p95=math.inf, p99=math.inf)
     mean = sum(c.share * c.mean for c in components)
-    return LatencySummary(mean=mean, **{name: _quantile(components, p) for name, p in _PERCENTILES.items()})
+    longest = max(c.longest for c in components)
+
+    @cache  # the first halves of all bisections are the same
+    def exceeds(time: float) -> float:
+        return exceedance(components, time)
+
+    return LatencySummary(mean=mean, **{n: _quantile(exceeds, longest, p) for n, p in _PERCENTILES.items()})
 
 
-def _quantile(components: Sequence[Component], probability: float) -> float:
-    low, high = 0.0, max(c.longest for c in components)
+def _quantile(exceeds: Callable[[float], float], longest: float, probability: float) -> float:
+    low, high = 0.0, longest
     miss = 1 - probability + _ROUNDING
-    while exceedance(components, high) > miss:
+    while exceeds(high) > miss:
         low, high = high, 2 * high
     while high - low > _TOLERANCE * high:
         middle = 0.5 * (low + high)
-        if exceedance(components, middle) > miss:
+        if exceeds(middle) > miss:
             low = middle
         else:
             high = middle

@@ -258,7 +258,8 @@ def _row(base: Tree, task: _Task, values: Sequence[Any]) -> Row:
     try:
         loaded = read_point(base, task.grid, values)
     except SpecError as error:
-        return _without_plan(INVALID, "; ".join(map(str, error.problems)) or str(error))
+        problems = [str(replace(problem, line=0)) for problem in error.problems]  # values have no line
+        return _without_plan(INVALID, "; ".join(problems) or str(error))
     asked = SolveOptions(
         solver=options.solver,
         gap=options.gap,

@@ -20,7 +20,7 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 ENGINES = ("local", "dask")
-MOST_JOBS = 1000
+MOST_JOBS = 512
 _CONNECT = 10.0  # time to find a scheduler [s]
 
 
