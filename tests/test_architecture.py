@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("units", "errors", "arrays"),
+    ("units", "errors", "arrays", "results"),
     ("specs",),
     (
         "plan", "lengths", "money", "traces", "queueing", "roofline", "collectives", "transformer",
@@ -119,7 +119,7 @@ ONLY_IN = {
     "pydantic": ("planner.documents",),
     "matplotlib": ("planner.report",),
     "numba": ("planner.simulator.compiled",),
-    "pandas": ("planner.whatif",),
+    "pandas": ("planner.whatif.frames", "planner.results", "planner.report.rows"),
     "joblib": ("planner.whatif.workers",),
     "distributed": ("planner.whatif.workers",),
     "scipy": ("planner.validation.fitting",),

@@ -173,6 +173,18 @@ def load_scenario(path: str | Path) -> Scenario:
     return read_scenario(path).scenario
 
 
+def loaded_of(scenario: Scenario) -> LoadedScenario:
+    """A scenario with its document, where the file that it was read from still says it; else with none."""
+    path = Path(scenario.source)
+    try:
+        loaded = read_scenario(path) if scenario.source and path.is_file() else None
+    except (SpecError, OSError, ValueError):
+        loaded = None
+    if loaded is not None and loaded.scenario == scenario:
+        return loaded
+    return LoadedScenario(scenario=scenario, document={})
+
+
 def read_scenario(path: str | Path) -> LoadedScenario:
     """Read a scenario file and keep its document. See :func:`load_scenario`."""
     path = Path(path)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from planner.documents.files import file_error, read_text
 from planner.documents.plan import plan_from_text
-from planner.documents.scenario import LoadedScenario, scenario_from_text
+from planner.documents.scenario import LoadedScenario, loaded_of, scenario_from_text
 from planner.documents.tree import Tree
 from planner.documents.yaml_text import dump_yaml, parse_tree
 from planner.errors import SpecError
@@ -53,7 +53,7 @@ def _read_asked(source: Source) -> Asked:
     if isinstance(source, LoadedScenario):
         return Asked(loaded=source)
     if isinstance(source, Scenario):
-        return Asked(loaded=LoadedScenario(scenario=source, document={}))
+        return Asked(loaded=loaded_of(source))
     text, tree = _read(Path(source))
     if _is_plan(tree):
         return _of_plan(plan_from_text(text, tree.source, folder=tree.folder), tree.folder, tree.source)
@@ -79,14 +79,10 @@ def text_of(source: Source) -> tuple[str, str, Path | None]:
         name = source.scenario.source
         return dump_yaml(dict(source.document)), name, Path(name).resolve().parent
     if isinstance(source, Scenario):
+        if not loaded_of(source).document:
+            rule = "the scenario is not as a file says it, and keys are those of a file"
+            raise SpecError(f"{rule} (give its path)")
         path = Path(source.source)
-        if (
-            not path.is_file()
-            or scenario_from_text(read_text(path), str(path), folder=path.parent).scenario != source
-        ):
-            raise SpecError(
-                "the scenario is not as a file says it, and keys are those of a file (give its path)"
-            )
         return read_text(path), str(path), path.resolve().parent
     text, tree = _read(Path(source))
     folder = None if tree.folder is None else tree.folder.resolve()

@@ -9,27 +9,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from planner import __version__
 from planner.assembly import INTERRUPTED
+from planner.documents.scenario import LoadedScenario
 from planner.documents.tree import Tree
 from planner.documents.yaml_text import parse_tree
 from planner.errors import InfeasibleError, PlannerError, SolverError, SpecError, StoppedError
 from planner.plan import Plan
+from planner.results import Result
 from planner.search import COLOCATED, DEFAULT_GAP, SolveOptions
 from planner.specs import ColocatedUse, Metric, Phase
 from planner.units import MILLI
 from planner.whatif.asked import Source, text_of
-from planner.whatif.frames import frame
 from planner.whatif.grid import Grid, grid_of, read_point, value_key
 from planner.whatif.journal import Journal, Row
 from planner.whatif.words import placed
 from planner.whatif.workers import Workers, unordered
 from planner.workflow import solve
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 COLUMNS = (
     "status", "reason", "cost_per_hour", "value", "gap", "gpus", "fleet", "disaggregated", "verified",
@@ -67,7 +65,7 @@ class SweepOptions:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sweep:
+class Sweep(Result):
     """What came of every point.
 
     Attributes
@@ -100,16 +98,6 @@ class Sweep:
     def rows(self) -> tuple[Row, ...]:
         """The points as flat rows with all columns."""
         return tuple({column: row.get(column) for column in self.columns} for row in self.points)
-
-    def to_frame(self) -> DataFrame:
-        """The points as a data frame.
-
-        Raises
-        ------
-        SpecError
-            If pandas is not installed.
-        """
-        return frame(self.rows(), self.columns)
 
 
 def sweep(
@@ -183,6 +171,19 @@ def sweep(
         for key, values in zip(keys, points, strict=True)
     )
     return Sweep(name=name, keys=grid.keys, points=tuple(found))
+
+
+def with_values(source: Source, values: Mapping[str, Any]) -> LoadedScenario:
+    """A scenario with other values of some of its keys, as one point of a sweep has them.
+
+    Raises
+    ------
+    SpecError
+        A key or value that is none.
+    """
+    base = _base(*text_of(source))
+    grid = grid_of(base, {key: [value] for key, value in values.items()})
+    return read_point(base, grid, grid.points()[0])
 
 
 def point_key(values: Sequence[Any]) -> str:
