@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import heading, spread, verdict
-from planner.candidates import CandidateSet, build_candidates
+from planner.candidates import CandidateSet, build_candidates, forget
 from planner.documents.scenario import load_scenario
 from planner.engines import load_engine
 
@@ -67,6 +67,7 @@ def _candidates(path: Path, runs: int) -> None:
     engine = load_engine(service.engine)
 
     def build() -> CandidateSet:
+        forget()
         return build_candidates(scenario, service, engine)
 
     found = build()

@@ -17,8 +17,8 @@ from planner.prediction import (
     Occupancy,
     colocated_group_occupancy,
     decode_group_occupancy,
-    predict_fleet,
     prefill_occupancy,
+    summaries,
 )
 from planner.program import Solution
 from planner.question import Cell, Question
@@ -312,7 +312,7 @@ class _Answer:
         planned_z = self.question.planned_z
         service, fleet = cell.fleet.service, cell.fleet
         expected, planned, low, high = (
-            predict_fleet(fleet, z).summaries() for z in (0.0, planned_z, -INTERVAL_Z, INTERVAL_Z)
+            summaries(fleet, z) for z in (0.0, planned_z, -INTERVAL_Z, INTERVAL_Z)
         )
         traffic = Traffic.of_service(service)
         rate = service.workload.request_rate

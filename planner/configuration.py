@@ -31,6 +31,7 @@ from planner.memory import kv_capacity, memory_budgets, prefill_budget, tightest
 from planner.operators import ReplicaSet, beats_peaks
 from planner.plan import MemoryBudget
 from planner.prediction import INTERVAL_Z, predict_fleet
+from planner.results import Result
 from planner.specs import (
     GPU,
     Dtype,
@@ -143,7 +144,7 @@ class Configuration:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Prediction:
+class Prediction(Result):
     """What a configuration does at a load; times are means. [s]
 
     Attributes

@@ -91,6 +91,12 @@ class SolverError(PlannerError):
     exit_code = 4
 
 
+class StoppedError(PlannerError):
+    """The user stopped long work of which something is kept."""
+
+    exit_code = 130
+
+
 class VerificationError(PlannerError):
     """A simulated fleet does not hold; what was asked for has been printed and written all the same."""
 

@@ -12,6 +12,7 @@ from planner.errors import SpecError
 from planner.money import token_cost
 from planner.plan import Plan
 from planner.queueing import normal_quantile
+from planner.results import Result
 from planner.simulator.build import PLAIN, Setup
 from planner.simulator.metrics import SimulationResult
 from planner.simulator.run import Stage, carried_scale, simulate_fleet
@@ -56,7 +57,7 @@ _SHORT = 30_000  # requests of a run that only brackets
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Evaluation:
+class Evaluation(Result):
     """The most that a fleet carries within its SLOs, and what stops it.
 
     Attributes

@@ -36,11 +36,16 @@ def explain(
     engine: Engine,
     candidates: CandidateSet,
     error: InfeasibleError,
+    *,
+    briefly: bool = False,
 ) -> InfeasibleError:
-    """The error to show: the program's diagnosis, or the SLO that no replica meets."""
+    """The error to show: the program's diagnosis, or the SLO that no replica meets; `briefly`: no more than
+    what binds, without the nearest change that helps."""
     missing = _missing_phases(scenario, candidates)
     if not missing:
         return error
+    if briefly:
+        return _briefly(scenario, service, engine, missing)
     reaches = [r for m in _metrics(service.slo) if (r := _reach(scenario, service, engine, m)) is not None]
     network = _network_hint(scenario, service, engine)
     nodes = _nodes_hint(scenario, service, engine)
@@ -53,6 +58,21 @@ def explain(
             "network: KV caches take too long, or too much of it, to move", "", network + nodes
         )
     return _without_candidates(service, candidates, missing, nodes)
+
+
+def _briefly(scenario: Scenario, service: Service, engine: Engine, missing: list[Phase]) -> InfeasibleError:
+    """Which latency's limits are in the way, or that nothing fits."""
+    metrics = _metrics(service.slo)
+    in_the_way = [m for m in metrics if _candidates_at(scenario, service, engine, m, _LOOSENED) is not None]
+    if in_the_way:
+        return InfeasibleError(" or ".join(_limits(service.slo, metric) for metric in in_the_way))
+    if len(metrics) > 1:
+        apart = service
+        for metric in metrics:
+            apart = loosened(apart, metric, _LOOSENED)
+        if not _missing_phases(scenario, build_candidates(scenario, apart, engine)):
+            return InfeasibleError(" and ".join(_limits(service.slo, metric) for metric in metrics))
+    return InfeasibleError(f"no replica for {' and '.join(missing)}")
 
 
 def _missing_phases(scenario: Scenario, candidates: CandidateSet) -> list[Phase]:
@@ -157,8 +177,11 @@ def _nodes_hint(scenario: Scenario, service: Service, engine: Engine) -> tuple[s
 
 
 def _binding(slo: Slo, metric: Metric) -> str:
-    asked = " and ".join(str(t) for t in slo.of(metric))
-    return f"{asked}: no replica of the fleet meets it even with one request"
+    return f"{_limits(slo, metric)}: no replica of the fleet meets it even with one request"
+
+
+def _limits(slo: Slo, metric: Metric) -> str:
+    return " and ".join(str(t) for t in slo.of(metric))
 
 
 def _suggestion(slo: Slo, reach: _Reach) -> str:

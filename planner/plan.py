@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from planner.results import Result
 from planner.specs import Metric, Objective, Parallelism, Phase, Precision, PriceClass, SloTarget
 
 
@@ -292,7 +293,7 @@ class LengthSplit:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class Plan(Result):
     """A fleet that meets a scenario, and how sure we are of it.
 
     Attributes

@@ -26,7 +26,7 @@ from planner.formulation import (
 from planner.infeasibility import explain
 from planner.moves import changes, moves_of, replicas_started
 from planner.plan import Alternative, Plan
-from planner.prediction import predict_fleet
+from planner.prediction import summaries
 from planner.program import Problem, Solution, save_lp
 from planner.program import solve as solve_program
 from planner.program.fleet import build_fleet, distribute
@@ -83,6 +83,10 @@ class SolveOptions:
         one scenario keeps them.
     explain : bool
         Whether what is in the way of a plan is looked for where there is none, which takes seconds.
+    briefly : bool
+        Whether that ends with what binds, and leaves out by how much and what would help.
+    beside : tuple of str or None
+        Which alternatives are found, by name; None: all, and the cost at half confidence.
     """
 
     solver: str = "highs"
@@ -98,6 +102,8 @@ class SolveOptions:
     on_stage: Callable[[str], None] = lambda _stage: None
     build: Build | None = None
     explain: bool = True
+    briefly: bool = False
+    beside: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +242,13 @@ class Search:
 
     def _solve(self, problem: Problem, explain: bool = True) -> Solution:
         options = self.options
-        return solve_program(problem, solver=options.solver, time_limit=options.time_limit, explain=explain)
+        return solve_program(
+            problem,
+            solver=options.solver,
+            time_limit=options.time_limit,
+            explain=explain,
+            briefly=options.briefly,
+        )
 
     def solve_quietly(self, problem: Problem) -> Solution:
         """The plan of a program like this one; what is in the way of one is not looked for."""
@@ -252,7 +264,8 @@ class Search:
                 raise
             self.options.on_stage("explaining why there is no plan")
             for q in self.questions:
-                found = explain(q.scenario, q.service, q.engine, q.candidates, error)
+                briefly = self.options.briefly
+                found = explain(q.scenario, q.service, q.engine, q.candidates, error, briefly=briefly)
                 if found is not error:
                     raise (found if q.alone else found.of(q.service.name)) from None
             raise
@@ -304,7 +317,7 @@ class Search:
         self.options.on_stage("looking for alternatives")
         try:
             beside = self._beside(solution)
-            at_half = self._cost_at_half_confidence(solution)
+            at_half = None if self.options.beside is not None else self._cost_at_half_confidence(solution)
         except KeyboardInterrupt:  # the plan itself is complete
             return Compared(self, solution, notes=("interrupted before alternatives were found",))
         return Compared(self, solution, tuple(beside), at_half)
@@ -321,6 +334,8 @@ class Search:
                 (COLOCATED, replace(asked, colocated=ColocatedUse.ONLY)),
                 (DISAGGREGATED, replace(asked, colocated=ColocatedUse.FORBIDDEN)),
             ]
+        wanted = self.options.beside
+        kinds = [kind for kind in kinds if wanted is None or kind[0] in wanted]
         return [self._one_beside(name, problem, solution) for name, problem in kinds]
 
     def _one_beside(self, name: str, problem: Problem, solution: Solution) -> Beside:
@@ -390,7 +405,7 @@ class Search:
 
 def _pools_that_miss(fleet: Fleet, z: float) -> set[Phase]:
     """Pools of a fleet that miss an SLO by prediction."""
-    planned = predict_fleet(fleet, z).summaries()
+    planned = summaries(fleet, z)
     pools: set[Phase] = set()
     for target in fleet.service.slo.targets:
         summary = planned[0] if target.metric is Metric.TTFT else planned[1]

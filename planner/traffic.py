@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planner.arrays import FloatArray
-from planner.specs import Dtype, Model, Service, Speculation, Workload, tokens_per_step
+from planner.specs import Dtype, Model, Period, Service, Slo, Speculation, Workload, tokens_per_step
 from planner.transformer import equivalent_tokens
 
 LEAST_STEPS = 0.05  # stands for none, where formulas divide by a request's decode steps
@@ -16,6 +16,14 @@ LEAST_STEPS = 0.05  # stands for none, where formulas divide by a request's deco
 def thinned_scv(scv: float, share: float) -> float:
     """Squared coefficient of variation of a random share of a renewal stream: ``1 + q (c^2 - 1)``. [1]"""
     return 1 + share * (scv - 1)
+
+
+def timeless(service: Service) -> Service:
+    """`service` without limits and names, at a rate of 1: what the times of prompts and steps depend on, and
+    with their formats and lengths what may be kept of them."""
+    constant = (Period(name="", hours=1.0, request_rate=1.0),)
+    workload = replace(service.workload, name="", citation="", note="", periods=constant)
+    return replace(service, workload=workload, slo=Slo(targets=()), label="", measured=None)
 
 
 def unaccepted_tokens(model: Model, kv_cache: Dtype, speculation: Speculation | None) -> float:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from planner.documents.scenario import LoadedScenario, read_scenario
+from planner.documents.scenario import LoadedScenario, loaded_of, read_scenario
 from planner.errors import InfeasibleError, SolverError
 from planner.learning import Factors, Learner, Run
 from planner.length_split import KEPT_WHOLE, Division, by_length, holds, worth_it
@@ -35,13 +35,21 @@ OTHER_ROUNDS = 2  # corrections of the best plan of the other kind
 RIVAL = 1.6  # times the value of the plan, up to which the other kind may turn out to be better [1]
 
 
-def solve(scenario: Scenario | LoadedScenario | str | Path, options: SolveOptions | None = None) -> Plan:
+def solve(
+    scenario: Scenario | LoadedScenario | str | Path,
+    options: SolveOptions | None = None,
+    *,
+    verify: bool | None = None,
+    alternatives: bool | None = None,
+) -> Plan:
     """The best fleet for `scenario`.
 
     Parameters
     ----------
     scenario : Scenario, LoadedScenario, str or Path
         A path is read first.
+    verify, alternatives : bool, optional
+        In place of what the options say.
 
     Returns
     -------
@@ -59,6 +67,11 @@ def solve(scenario: Scenario | LoadedScenario | str | Path, options: SolveOption
         If the solver failed or ran out of time before it had a plan.
     """
     options = options or SolveOptions()
+    options = replace(
+        options,
+        verify=options.verify if verify is None else verify,
+        alternatives=options.alternatives if alternatives is None else alternatives,
+    )
     loaded = _loaded(scenario)
     if loaded.scenario.scaling is not None:
         return solve_schedule(loaded, options)
@@ -145,7 +158,7 @@ def _divided(search: Search, whole: Search, division: Division) -> Plan:
 
 def _loaded(scenario: Scenario | LoadedScenario | str | Path) -> LoadedScenario:
     if isinstance(scenario, Scenario):
-        return LoadedScenario(scenario=scenario, document={})
+        return loaded_of(scenario)
     if isinstance(scenario, LoadedScenario):
         return scenario
     return read_scenario(Path(scenario))

@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("units", "errors", "arrays"),
+    ("units", "errors", "arrays", "results"),
     ("specs",),
     (
         "plan", "lengths", "money", "traces", "samples", "device_facts", "checked_steps",
@@ -98,6 +98,11 @@ LATE_IMPORTS = {
     ("planner.cli.pareto", "planner.report.pareto_plot"): "matplotlib, only for pictures",
     ("planner.cli.pareto", "planner.report.whatif"): "rich, only where tables are printed",
     ("planner.cli.predict", "planner.report.terminal"): "rich, only where tables are printed",
+    ("planner.cli.sweep", "planner.report.sweep"): "rich, only where tables are printed",
+    ("planner.whatif.journal", "fcntl"): "not on every system",
+    ("planner.whatif.workers", "joblib"): "loads its helpers, which a single process does without",
+    ("planner.whatif.workers", "joblib.externals.loky.process_executor"): "as joblib",
+    ("planner.whatif.workers", "distributed"): "slow to load, and in the extra [dask] only",
     ("planner.cli.robustness", "planner.report.whatif"): "rich, only where tables are printed",
     ("planner.cli.simulate", "planner.report.simulation"): "rich, only where tables are printed",
     ("planner.cli.simulate", "planner.report.simulation_plot"): "matplotlib, only for pictures",
@@ -130,7 +135,9 @@ ONLY_IN = {
     "pydantic": ("planner.documents",),
     "matplotlib": ("planner.report",),
     "numba": ("planner.simulator.compiled",),
-    "pandas": ("planner.whatif",),
+    "pandas": ("planner.whatif.frames", "planner.results", "planner.report.rows"),
+    "joblib": ("planner.whatif.workers",),
+    "distributed": ("planner.whatif.workers",),
     "scipy": ("planner.validation.fitting", "planner.calibration.fitting"),
     "torch": ("planner.profiling",),
 }

@@ -8,7 +8,7 @@ candidate comes in versions by the longest step that it runs. Prefill and decode
 one router only where path and step are within what the prefill version allows.
 """
 
-from planner.candidates.build import build_candidates
+from planner.candidates.build import build_candidates, forget
 from planner.candidates.context import CandidateSet, Rejection, ReplicaChoice
 from planner.candidates.curves import MOST_REPLICAS, replica_counts, replicas_in_stock
 
@@ -18,6 +18,7 @@ __all__ = [
     "Rejection",
     "ReplicaChoice",
     "build_candidates",
+    "forget",
     "replica_counts",
     "replicas_in_stock",
 ]

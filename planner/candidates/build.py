@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from planner.candidates import colocated as of_colocated
+from planner.candidates import disaggregated as of_disaggregated
 from planner.candidates.colocated import colocated
 from planner.candidates.context import CandidateSet, Context, merge
 from planner.candidates.disaggregated import disaggregated
@@ -37,6 +39,12 @@ def build_candidates(
         illegal_pairs=merged.illegal_pairs | _strangers(merged),
         rejections=tuple(r for found in sets for r in found.rejections),
     )
+
+
+def forget() -> None:
+    """Drop tables and curves that are kept between calls; only to measure or to compare with."""
+    for module in (of_colocated, of_disaggregated):
+        module.forget()
 
 
 def _by_kv_cache(formats: Sequence[Precision]) -> list[list[Precision]]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from planner.arrays import FloatArray
+from planner.candidates.basis import Basis
 from planner.capacity import Limit
 from planner.collectives import beneath
 from planner.operators import ReplicaSet
@@ -102,6 +103,28 @@ class Context:
     miss: float
     formats: Mapping[Precision, str]
     rejections: list[Rejection] = field(default_factory=list)
+
+    @classmethod
+    def of_basis(
+        cls, basis: Basis, *, ttft: tuple[Limit, ...] = (), tpot: tuple[Limit, ...] = (), miss: float = 0.0
+    ) -> Context:
+        """Of what is kept, with the limits that count for it."""
+        return cls(
+            service=basis.service,
+            scenario=basis.scenario,
+            engine=basis.engine,
+            traffic=Traffic.of_service(basis.service),
+            z=basis.z,
+            ttft=ttft,
+            tpot=tpot,
+            miss=miss,
+            formats=dict(basis.formats),
+        )
+
+    @property
+    def basis(self) -> Basis:
+        """What latencies depend on."""
+        return Basis.of(self.scenario, self.service, self.engine, self.z, tuple(self.formats.items()))
 
     @property
     def fleet(self) -> tuple[FleetItem, ...]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from planner.candidates.context import CandidateSet, Context, ReplicaChoice
-from planner.capacity import Curves
+from planner.capacity import Curves, pooled
 from planner.plan import Binding
 from planner.program import Candidate, CapacityCurve
 from planner.specs import FleetItem, Objective, Phase
@@ -15,6 +17,7 @@ from planner.units import GIGA, MILLI
 MOST_REPLICAS = 2**20
 _EXACT = 6  # replica counts evaluated one by one before ranges grow
 _GROWTH = 1.25
+_SEGMENT = 6  # ranges that are evaluated together
 
 
 def replica_counts(most: int) -> tuple[int, ...]:
@@ -29,10 +32,13 @@ def replica_counts(most: int) -> tuple[int, ...]:
 
 
 def collect(
-    context: Context, choices: Sequence[ReplicaChoice], curves: Callable[[Sequence[int]], Curves]
+    context: Context, choices: Sequence[ReplicaChoice], curves: Callable[[tuple[int, ...]], Curves]
 ) -> CandidateSet:
-    """Evaluate `curves` on as many replica counts as the demand can use, and keep who carries load."""
-    single = curves((1,)).per_replica[:, 0]
+    """Evaluate `curves` on as many replica counts as the demand can use, and keep who carries load.
+
+    They are evaluated segment by segment of the counts, so that no result depends on how many are asked for.
+    """
+    single = curves(_RANGES[:_SEGMENT]).per_replica[:, 0]
     useful = [i for i, rate in enumerate(single) if rate > 0]
     for i in set(range(len(choices))) - set(useful):
         choice = choices[i]
@@ -42,7 +48,7 @@ def collect(
     if not useful:
         return CandidateSet(evaluated=len(choices))
     most = [_most_replicas(context, choices[i], float(single[i])) for i in useful]
-    table = curves(replica_counts(max(1, *most)))
+    table = _joined(curves, len(replica_counts(max(1, *most))))
     starts = tuple(int(n) for n in table.starts)
     return CandidateSet(
         candidates=tuple(
@@ -61,6 +67,19 @@ def collect(
         binds=tuple(tuple(Binding(str(b)) for b in table.binds[i]) for i in useful),
         evaluated=len(choices),
     )
+
+
+_RANGES = replica_counts(MOST_REPLICAS)
+
+
+def _joined(curves: Callable[[tuple[int, ...]], Curves], count: int) -> Curves:
+    """Curves on the first `count` ranges of replica counts."""
+    parts = [curves(_RANGES[k : k + _SEGMENT]) for k in range(0, count, _SEGMENT)]
+    columns = (
+        np.concatenate([getattr(part, name) for part in parts], axis=-1)[..., :count]
+        for name in ("starts", "per_replica", "operating", "binds")
+    )
+    return pooled(Curves(*columns))
 
 
 def _most_replicas(context: Context, choice: ReplicaChoice, single: float) -> int:

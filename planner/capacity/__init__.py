@@ -19,13 +19,18 @@ from planner.capacity.colocated import (
     ColocatedDemand,
     ColocatedState,
     ColocatedTable,
+    SloMargins,
     colocated_curves,
     colocated_state,
     colocated_table,
     elasticity,
     held_up,
     prompts_of,
+    slo_margins,
+    sojourns,
+    tpot_margin,
     tpot_moments,
+    ttft_margin,
 )
 from planner.capacity.colocated_prompts import ColocatedPrompts, colocated_prompts
 from planner.capacity.decode import DecodeDemand, batch_for_tokens, batch_grid, decode_curves
@@ -71,6 +76,7 @@ __all__ = [
     "PrefillDemand",
     "PromptQueues",
     "Roofline",
+    "SloMargins",
     "Spread",
     "admission_miss",
     "batch_for_tokens",
@@ -88,5 +94,9 @@ __all__ = [
     "prefill_curves",
     "prompt_queues",
     "prompts_of",
+    "slo_margins",
+    "sojourns",
+    "tpot_margin",
     "tpot_moments",
+    "ttft_margin",
 ]

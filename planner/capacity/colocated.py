@@ -15,7 +15,7 @@ from planner.capacity.limits import Curves, Limit, pooled
 from planner.latency import Companions, PromptTime, decode_step_time, prompt_time
 from planner.operators import ReplicaSet
 from planner.plan import Binding
-from planner.queueing import gamma_tail, occupancy_quantile
+from planner.queueing import FlightSojourn, Sojourn, gamma_tail, occupancy_quantile
 from planner.specs import Routing, SchedulerPolicy
 from planner.traffic import Traffic
 
@@ -184,7 +184,7 @@ def held_up(
     return np.asarray(1 / lanes + (1 - 1 / lanes) * rare)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ColocatedTable:
     """Colocated replicas over a grid of operating batches, up to what slots and limits allow.
 
@@ -253,15 +253,42 @@ def prompts_of(
     )
 
 
-def colocated_curves(
+@dataclass(frozen=True, slots=True, eq=False)
+class SloMargins:
+    """log(exceedance / allowed) of the worst limits, shape (grid, C, N); inf where unstable."""
+
+    ttft: FloatArray
+    tpot: FloatArray
+
+
+def slo_margins(
     table: ColocatedTable, traffic: Traffic, demand: ColocatedDemand, starts: Sequence[int]
+) -> SloMargins:
+    """Margins of both latencies, by far the dearest part of a capacity."""
+    waits = sojourns(table, traffic, demand.routing, starts)
+    return SloMargins(
+        ttft=ttft_margin(table, waits, demand.ttft, demand.admission_miss, len(starts)),
+        tpot=tpot_margin(table.state, traffic, demand.tpot, starts),
+    )
+
+
+def colocated_curves(
+    table: ColocatedTable,
+    traffic: Traffic,
+    demand: ColocatedDemand,
+    starts: Sequence[int],
+    margins: SloMargins | None = None,
 ) -> Curves:
-    """Capacity of colocated replicas: the last point of the grid that meets every limit."""
+    """Capacity of colocated replicas: the last point of the grid that meets every limit.
+
+    `margins` are those of :func:`slo_margins`, where they are known.
+    """
     counts = np.asarray(starts)
     state, slots = table.state, table.slots
-    margins = {
-        Binding.TPOT: _tpot_margin(state, traffic, demand.tpot, counts),
-        Binding.TTFT: _ttft_margin(table, traffic, demand, counts),
+    known = margins or slo_margins(table, traffic, demand, starts)
+    by_binding = {
+        Binding.TPOT: known.tpot,
+        Binding.TTFT: known.ttft,
         Binding.KV_CAPACITY: _slot_margin(state, traffic, slots, demand.admission_miss, counts),
         Binding.MAX_NUM_SEQS: _slot_margin(
             state, traffic, demand.max_num_seqs, demand.admission_miss, counts
@@ -269,9 +296,9 @@ def colocated_curves(
     }
     # a larger batch that serves no more has no steady state
     least = np.where(elasticity(state) >= MOST_ELASTICITY, np.inf, -np.inf)[..., None]
-    margins[Binding.COMPUTE] = least + np.zeros(len(counts))
-    names = np.array([b.value for b in margins])
-    stacked = np.stack(np.broadcast_arrays(*margins.values()))
+    by_binding[Binding.COMPUTE] = least + np.zeros(len(counts))
+    names = np.array([b.value for b in by_binding])
+    stacked = np.stack(np.broadcast_arrays(*by_binding.values()))
     worst, which = stacked.max(axis=0), stacked.argmax(axis=0)
     rate, operating, index = _last_within(worst, state)
     return pooled(Curves(counts, rate, operating, names[np.take_along_axis(which, index[None], 0)[0]]))
@@ -373,8 +400,8 @@ def _shaken(state: ColocatedState, mean_osl: float) -> FloatArray:
     return np.asarray(0.5 * slowed * state.rate * state.stolen_square / (mean_osl * state.step))
 
 
-def _tpot_margin(
-    state: ColocatedState, traffic: Traffic, tpot: Sequence[Limit], counts: NDArray[np.int64]
+def tpot_margin(
+    state: ColocatedState, traffic: Traffic, tpot: Sequence[Limit], starts: Sequence[int]
 ) -> FloatArray:
     """log(exceedance / allowed) of the worst TPOT limit, shape (grid, C, N).
 
@@ -391,7 +418,7 @@ def _tpot_margin(
         osl / a,
         traffic.colocated_steps,
         traffic.osl_scv,
-        counts.astype(np.float64),
+        np.asarray(starts, dtype=np.float64),
     )
     ceiling = np.maximum(wide.longest, mean)
     worst = np.full(mean.shape, -np.inf)
@@ -417,23 +444,43 @@ def elasticity(state: ColocatedState) -> FloatArray:
     return np.asarray(np.clip(1 - follows * state.step / state.decode_step, 0.0, MOST_ELASTICITY))
 
 
-def _ttft_margin(
-    table: ColocatedTable, traffic: Traffic, demand: ColocatedDemand, counts: NDArray[np.int64]
+def sojourns(
+    table: ColocatedTable, traffic: Traffic, routing: Routing, starts: Sequence[int]
+) -> tuple[tuple[NDArray[np.int64], Sojourn | FlightSojourn], ...]:
+    """TTFT of the kinds without and with a pipeline: which these are, and distributions (grid, kinds, N)."""
+    prompts, counts = table.prompts, np.asarray(starts, dtype=np.float64)
+    parts = (np.flatnonzero((prompts.stages > 1) == pipelined) for pipelined in (False, True))
+    return tuple(
+        (kinds, prompts.at(kinds).sojourn(counts, routing, traffic.arrival_scv))
+        for kinds in parts
+        if len(kinds)
+    )
+
+
+def ttft_margin(
+    table: ColocatedTable,
+    waits: Sequence[tuple[NDArray[np.int64], Sojourn | FlightSojourn]],
+    ttft: Sequence[Limit],
+    miss: float,
+    counts: int,
 ) -> FloatArray:
-    """log(exceedance / allowed) of the worst TTFT limit, shape (grid, C, N); inf where unstable."""
+    """log(exceedance / allowed) of the worst TTFT limit, shape (grid, C, N); inf where unstable.
+
+    Parameters
+    ----------
+    waits : sequence
+        As :func:`sojourns` gives them, for N = `counts` numbers of replicas.
+    miss : float
+        Part of the miss share that waits for decode slots take. [1]
+    """
     prompts = table.prompts
-    worst = np.full((*prompts.rate.shape, len(counts)), -np.inf)
-    for pipelined in (False, True):
-        kinds = np.flatnonzero((prompts.stages > 1) == pipelined)
-        if not len(kinds):
-            continue
-        sojourn = prompts.at(kinds).sojourn(counts.astype(np.float64), demand.routing, traffic.arrival_scv)
-        for limit in demand.ttft:
+    worst = np.full((*prompts.rate.shape, counts), -np.inf)
+    for kinds, sojourn in waits:
+        for limit in ttft:
             if limit.probability is None:
                 margin = np.log(np.maximum(sojourn.mean, 1e-12) / limit.time)
             else:
-                allowed = limit.miss - demand.admission_miss
-                margin = np.log(np.maximum(sojourn.exceeds(limit.time), 1e-12) / allowed)
+                margin = np.log(np.maximum(sojourn.exceeds(limit.time), 1e-12) / (limit.miss - miss))
             worst[:, kinds] = np.maximum(worst[:, kinds], margin)
     return np.where(prompts.load[..., None] < 1, worst, np.inf)
 

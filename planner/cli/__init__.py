@@ -31,6 +31,7 @@ _COMMANDS = {
     "explain": ("planner.cli.explain", "Why this plan: what binds, what more is worth, why other GPUs lost."),
     "robustness": ("planner.cli.robustness", "What worse times cost, and when the plan's fleet breaks."),
     "pareto": ("planner.cli.pareto", "Cost against a latency limit, or against confidence."),
+    "sweep": ("planner.cli.sweep", "The plan at every combination of values of some keys, as a table."),
     "compare": ("planner.cli.compare", "From one plan to another: what to add, move and remove."),
     "money": ("planner.cli.money", "A plan's bill: by month, pool, GPU and million tokens."),
     "predict": ("planner.cli.predict", "TTFT and TPOT of one configuration, by operator."),

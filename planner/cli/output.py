@@ -93,6 +93,25 @@ def progress(first: str) -> Iterator[Callable[[str], None]]:
 
 
 @contextmanager
+def point_bar(first: str) -> Iterator[tuple[Callable[[int, int], None], Callable[[], None]]]:
+    """A bar on stderr with the time that is left: told how many points are done, and of how many, when work
+    starts, and when one more is; silent in a pipe."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield (lambda _done, _total: None), (lambda: None)
+        return
+    from rich.console import Console  # 60 ms that a pipe does not pay
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(first, total=None)
+        yield (
+            lambda done, total: bar.reset(task, total=total, completed=done),
+            lambda: bar.advance(task),
+        )
+
+
+@contextmanager
 def progress_bar(first: str, total: int) -> Iterator[tuple[Callable[[str], None], Callable[[], None]]]:
     """A bar on stderr: told what is being done, and when one of `total` steps is done; silent in a pipe."""
     if sys.stderr is None or not sys.stderr.isatty():

@@ -9,6 +9,7 @@ from planner.units import MILLI
 from planner.whatif.explain import Explanation, UnusedGpu, WhatIf
 from planner.whatif.pareto import Pareto
 from planner.whatif.resolve import Resolved
+from planner.whatif.sweep import Sweep
 
 
 def resolved_facts(result: Resolved) -> dict[str, Any]:
@@ -87,6 +88,17 @@ def pareto_facts(p: Pareto) -> dict[str, Any]:
         "points": [{p.axis: rounded(p.shown(x.x)), **resolved_facts(x.result)} for x in p.points],
         "notes": list(p.notes),
         "interrupted": p.interrupted,
+    }
+
+
+def sweep_facts(s: Sweep) -> dict[str, Any]:
+    """The JSON of ``planner sweep``, without the time that it took."""
+    return {
+        "name": s.name,
+        "keys": list(s.keys),
+        "columns": list(s.columns),
+        "counts": s.counts,
+        "points": list(s.rows()),
     }
 
 

@@ -12,7 +12,7 @@ from planner.units import SECONDS_PER_HOUR
 from planner.whatif.resolve import FINE_GAP, ResolveOptions
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-_MINUTE, _DAY = 60.0, 24 * SECONDS_PER_HOUR
+MINUTE, DAY = 60.0, 24 * SECONDS_PER_HOUR
 
 
 def resolve_options(command: Command) -> Command:
@@ -29,8 +29,8 @@ def resolve_options(command: Command) -> Command:
         ),
         click.option(
             "--time-limit",
-            type=Number(0, _DAY, min_open=True),
-            default=_MINUTE,
+            type=Number(0, DAY, min_open=True),
+            default=MINUTE,
             show_default=True,
             metavar="S",
             help="Of one program. [s]",

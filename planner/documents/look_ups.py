@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,7 @@ def look_up_demand(tree: Tree) -> Named:
             named.preset = catalog.load_traffic(name, tree.folder)
     if name := text_at(tree, "workload", "trace"):
         with reporting(named, tree, ("workload", "trace")):
-            named.trace = read_trace(resolved_path(name, tree.folder))
-            named.preset = catalog.traffic_of(named.trace)
+            named.trace, named.preset = _traffic(resolved_path(name, tree.folder))
     if name := text_at(tree, "measured", "gpu"):
         with reporting(named, tree, ("measured", "gpu")):
             named.measured_gpu = catalog.load_gpu(name, tree.folder)
@@ -68,6 +68,21 @@ def _engine_profile(tree: Tree, path: Path) -> EngineProfile:
     if engine != profile.engine:
         raise SpecError(f"is of {profile.engine}, the engine here is {engine}")
     return profile
+
+
+def _traffic(path: Path) -> tuple[Trace, catalog.TrafficPreset]:
+    """A trace with what a preset says of it; kept while the file stays as it is."""
+    try:
+        state = path.stat()
+    except (OSError, ValueError):
+        return _read_traffic(path, 0, 0)  # raises what is wrong with it
+    return _read_traffic(path, state.st_mtime_ns, state.st_size)
+
+
+@lru_cache(maxsize=2)
+def _read_traffic(path: Path, _changed: int, _size: int) -> tuple[Trace, catalog.TrafficPreset]:
+    trace = read_trace(path)
+    return trace, catalog.traffic_of(trace)
 
 
 def _inline_model(tree: Tree, problems: list[Problem]) -> Model | None:

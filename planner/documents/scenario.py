@@ -175,6 +175,18 @@ def load_scenario(path: str | Path) -> Scenario:
     return read_scenario(path).scenario
 
 
+def loaded_of(scenario: Scenario) -> LoadedScenario:
+    """A scenario with its document, where the file that it was read from still says it; else with none."""
+    path = Path(scenario.source)
+    try:
+        loaded = read_scenario(path) if scenario.source and path.is_file() else None
+    except (SpecError, OSError, ValueError):
+        loaded = None
+    if loaded is not None and loaded.scenario == scenario:
+        return loaded
+    return LoadedScenario(scenario=scenario, document={})
+
+
 def read_scenario(path: str | Path, engine_profile: Path | None = None) -> LoadedScenario:
     """Read a scenario file and keep its document. See :func:`load_scenario`."""
     path = Path(path)
@@ -193,7 +205,12 @@ def scenario_from_text(
     `engine_profile` takes the place of its engine.
     """
     tree, problems = parse_tree(text, source_name, folder)
-    tree = with_engine_profile(tree, engine_profile)
+    return scenario_from_tree(with_engine_profile(tree, engine_profile), problems)
+
+
+def scenario_from_tree(tree: Tree, problems: Sequence[Problem] = ()) -> LoadedScenario:
+    """Read a scenario from a parsed file, in which some `problems` may be known already."""
+    problems, source_name = list(problems), tree.source
     if tree.has("schema_version") and tree.has("groups"):
         rule, hint = "this is a plan, not a scenario", "its scenario is under the key scenario"
         raise SpecError.of_file(source_name, [Problem(key="", rule=rule, suggestion=hint)])

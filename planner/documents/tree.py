@@ -128,6 +128,54 @@ def _with_text(node: Node, path: KeyPath, text: str) -> Node:
     return replace(node, value=value, children={**node.children, part: child})
 
 
+def changed(node: Node, path: KeyPath, value: Any) -> Node:
+    """`node` with another plain value at a key path; None: without that key.
+
+    Mappings on the way are made where they are absent. Lines of other values stay; the new one has that of
+    what it lies in.
+
+    Raises
+    ------
+    KeyError
+        If something on the way is neither a mapping nor a list that goes so far; names the path to it.
+    """
+    part, rest = path[0], path[1:]
+    inside = isinstance(node.value, list) if isinstance(part, int) else isinstance(node.value, dict)
+    old = node.children.get(part)
+    if not inside or (old is None and isinstance(part, int)):
+        raise KeyError(part)
+    if not rest and value is None and isinstance(part, str):
+        return _with_children(node, {k: child for k, child in node.children.items() if k != part})
+    if rest:
+        new = changed(old or Node({}, node.line), rest, value)
+    else:
+        new = plain_node(value, node.line if old is None else old.line)
+    return _with_children(node, {**node.children, part: new})
+
+
+def _with_children(node: Node, children: Mapping[str | int, Node]) -> Node:
+    plain = {key: child.value for key, child in children.items()}
+    value = list(plain.values()) if isinstance(node.value, list) else plain
+    return replace(node, value=value, children=children, size=1 + sum(c.size for c in children.values()))
+
+
+def plain_node(value: Any, line: int) -> Node:
+    """A plain value as if it stood on this line of a file."""
+    children: dict[str | int, Node] = {}
+    if isinstance(value, dict):
+        children = {str(key): plain_node(item, line) for key, item in value.items()}
+    elif isinstance(value, list):
+        children = {i: plain_node(item, line) for i, item in enumerate(value)}
+    return _with_children(Node(value, line), children) if children else Node(value, line, _written(value))
+
+
+def _written(value: Any) -> str:
+    """A scalar as files have it."""
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    return str(value) if isinstance(value, str | int | float) else ""
+
+
 def only(node: Node, key: str) -> Node:
     """A mapping with one of its keys alone."""
     return replace(

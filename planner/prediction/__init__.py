@@ -5,7 +5,10 @@ first decode step together), never from adding percentiles; the mixture over gro
 its share of the requests.
 """
 
+from functools import lru_cache
+
 from planner.fleet import Fleet
+from planner.plan import LatencySummary
 from planner.prediction.colocated import colocated_group_occupancy, colocated_latencies, colocated_pool
 from planner.prediction.disaggregated import (
     DecodeGroup,
@@ -17,6 +20,7 @@ from planner.prediction.disaggregated import (
     prompt_pool,
 )
 from planner.prediction.mixture import (
+    KEPT,
     Component,
     Latencies,
     Occupancy,
@@ -46,10 +50,17 @@ __all__ = [
     "prefill_occupancy",
     "prefill_sojourn",
     "replica_set",
+    "summaries",
     "summary",
 ]
 
 INTERVAL_Z = 1.2816  # normal quantile of 0.9: the interval covers 80 % of the model error [1]
+
+
+@lru_cache(maxsize=KEPT)
+def summaries(fleet: Fleet, z: float = 0.0) -> tuple[LatencySummary, LatencySummary]:
+    """TTFT and TPOT of all requests; see :func:`predict_fleet`."""
+    return predict_fleet(fleet, z).summaries()
 
 
 def predict_fleet(fleet: Fleet, z: float = 0.0) -> Latencies:

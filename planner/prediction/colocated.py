@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -11,11 +12,10 @@ from planner.arrays import FloatArray
 from planner.capacity import ColocatedState, colocated_state, elasticity, prompts_of, tpot_moments
 from planner.fleet import Deployed, Fleet
 from planner.latency import decode_step_time, prompt_time
-from planner.operators import ReplicaSet
 from planner.prediction.disaggregated import decode_slots
-from planner.prediction.mixture import Component, Occupancy, no_tpot, replica_set, traffic_of
+from planner.prediction.mixture import KEPT, Component, Occupancy, Replica, no_tpot, replica_set, traffic_of
 from planner.queueing import FlightSojourn, Sojourn, gamma_tail
-from planner.specs import Phase, Routing, SchedulerPolicy
+from planner.specs import Phase, Routing
 from planner.traffic import Traffic
 
 _BATCHES, _BATCHES_SPAN = 96, 512.0  # grid of batches, and its largest over its smallest [1]
@@ -26,28 +26,65 @@ _LEAST_SHARE = 1e-6  # of a group that the router avoids; it must have some [1]
 _STEEP, _MOST_BUSY = 8, 0.95  # of the work beyond what a group can do; and where it stops growing [1]
 
 
-def _operating_batch(r: ReplicaSet, traffic: Traffic, policy: SchedulerPolicy, group: Deployed) -> float:
+@dataclass(frozen=True, slots=True)
+class _Batches:
+    """Rates of a colocated replica over its batches, on a grid and on a finer one between two of its points.
+
+    `weights`: shares of the prompt lengths that it gets, as bytes; empty: those of all requests.
+    """
+
+    replica: Replica
+    token_budget: int
+    max_num_seqs: int
+    weights: bytes = b""
+
+    @property
+    def traffic(self) -> Traffic:
+        traffic = Traffic.of_service(self.replica.service)
+        return traffic.of_lengths(np.frombuffer(self.weights)) if self.weights else traffic
+
+    def grid(self) -> tuple[FloatArray, FloatArray]:
+        """Batches, and the rates that they serve. [1, req/s]"""
+        rows = self.replica.kernels.rows
+        largest = float(min(self.max_num_seqs, self.token_budget / (2 * rows)))
+        grid = np.geomspace(largest / _BATCHES_SPAN, largest, _BATCHES)
+        return grid, self._rates(grid)
+
+    def below(self, grid: FloatArray, index: int) -> tuple[FloatArray, FloatArray]:
+        """As :meth:`grid`, up to one of its points from the one before."""
+        low = float(grid[index - 1]) if index else 1e-3 * float(grid[0])
+        fine = np.geomspace(low, float(grid[index]), _FINE_BATCHES)
+        return fine, self._rates(fine)
+
+    def _rates(self, batches: FloatArray) -> FloatArray:
+        policy, budget = self.replica.engine.scheduler, np.array([float(self.token_budget)])
+        state, _ = colocated_state(self.replica.kernels, self.traffic, policy, budget, batches[:, None])
+        return state.rate[:, 0]
+
+
+@lru_cache(maxsize=KEPT)
+def _grid(batches: _Batches) -> tuple[FloatArray, FloatArray]:
+    return batches.grid()
+
+
+@lru_cache(maxsize=KEPT)
+def _below(batches: _Batches, index: int) -> tuple[FloatArray, FloatArray]:
+    return batches.below(_grid(batches)[0], index)
+
+
+def _operating_batch(fleet: Fleet, group: Deployed, z: float, weights: bytes = b"") -> float:
     """Smallest batch at which a colocated replica serves the group's rate; inf if there is none.
 
     The rate may fall again with the batch, where prompts cost more beside more sequences: a first batch is
     looked for on a grid, then on a finer one, and interpolated.
     """
     target = group.rate / group.replicas
-    budget = np.array([float(group.token_budget)])
-
-    def rates(batches: FloatArray) -> FloatArray:
-        state, _ = colocated_state(r, traffic, policy, budget, batches[:, None])
-        return state.rate[:, 0]
-
-    largest = float(min(group.max_num_seqs, group.token_budget / (2 * r.rows)))
-    grid = np.geomspace(largest / _BATCHES_SPAN, largest, _BATCHES)
-    enough = np.flatnonzero(rates(grid) >= target)
+    batches = _Batches(Replica.of(fleet, group, z), group.token_budget, group.max_num_seqs, weights)
+    _, rates = _grid(batches)
+    enough = np.flatnonzero(rates >= target)
     if not len(enough):
         return math.inf
-    first = int(enough[0])
-    low = float(grid[first - 1]) if first else 1e-3 * float(grid[0])
-    fine = np.geomspace(low, float(grid[first]), _FINE_BATCHES)
-    served = rates(fine)
+    fine, served = _below(batches, int(enough[0]))
     last = int(np.flatnonzero(served >= target)[0])
     if last == 0:
         return float(fine[0])
@@ -58,8 +95,7 @@ def _operating_batch(r: ReplicaSet, traffic: Traffic, policy: SchedulerPolicy, g
 def colocated_group_occupancy(fleet: Fleet, group: Deployed, z: float = 0.0) -> Occupancy:
     """How full the batches of a colocated group are."""
     traffic = traffic_of(fleet, group)
-    r = replica_set(fleet, group, z)
-    batch = _operating_batch(r, traffic, fleet.engine.scheduler, group)
+    batch = _operating_batch(fleet, group, z)
     slots = decode_slots(group, traffic)
     deviation = math.sqrt(batch / group.replicas) if math.isfinite(batch) else math.inf
     return Occupancy(min(batch / slots, 1.0), batch, batch + 2.33 * deviation)
@@ -67,11 +103,15 @@ def colocated_group_occupancy(fleet: Fleet, group: Deployed, z: float = 0.0) -> 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A colocated group with the requests that it gets, and their share of all. [1]"""
+    """A colocated group with the requests that it gets, and their share of all. [1]
+
+    `whole`: these have the lengths of all requests.
+    """
 
     group: Deployed
     traffic: Traffic
     share: float
+    whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +184,7 @@ def colocated_pool(fleet: Fleet, traffic: Traffic, z: float) -> list[Served]:
         chosen += (better - chosen) / (turn + _FIRST_TURN)
     shares = np.maximum(chosen.sum(axis=1), _LEAST_SHARE)
     return [
-        Served(replace(g, rate=share * total), traffic.of_lengths(weights / weights.sum()), share)
+        Served(replace(g, rate=share * total), traffic.of_lengths(weights / weights.sum()), share, False)
         for g, share, weights in zip(groups, shares.tolist(), chosen, strict=True)
     ]
 
@@ -153,7 +193,7 @@ def colocated_latencies(fleet: Fleet, served: Served, z: float) -> tuple[Compone
     """TTFT and TPOT of the requests that one colocated group takes."""
     group, traffic, share = served.group, served.traffic, served.share
     r = replica_set(fleet, group, z)
-    batch = _operating_batch(r, traffic, fleet.engine.scheduler, group)
+    batch = _operating_batch(fleet, group, z, b"" if served.whole else traffic.isl_weights.tobytes())
     if not math.isfinite(batch):
         never = Component(share, math.inf, lambda _t: 1.0, math.inf)
         return never, never

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from planner.capacity import FIRST_STEP_SPREAD, PromptQueues, Spread, batch_for_
 from planner.collectives import kv_transfer_time
 from planner.fleet import Deployed, Fleet, path_rate
 from planner.latency import decode_step_time
-from planner.prediction.mixture import Component, Occupancy, replica_set, share_of, traffic_of
+from planner.prediction.mixture import KEPT, Component, Occupancy, Replica, share_of, traffic_of
 from planner.queueing import FlightSojourn, Sojourn, decode_occupancy, shared_servers, shares_by_speed
 from planner.specs import Phase, Routing
 from planner.traffic import Traffic
@@ -21,6 +22,21 @@ from planner.transformer import kv_bytes
 _ONLY = np.array([0])
 _SPREAD = (0.35, 0.55)  # loads of pipelines between which groups become equally busy [1]
 _STEP_PARTS = 3  # that the distribution of first decode steps is cut into
+
+
+@lru_cache(maxsize=KEPT)
+def _queues(replica: Replica, token_budget: int) -> PromptQueues:
+    traffic = Traffic.of_service(replica.service)
+    return prompt_queues(replica.kernels, traffic, token_budget).at(_ONLY)
+
+
+@lru_cache(maxsize=KEPT)
+def _steps(replica: Replica, context: float, slots: int) -> FloatArray:
+    """Decode steps of 1 to `slots` sequences. [s]"""
+    times = decode_step_time(replica.kernels, np.arange(1.0, slots + 1)[:, None], context)[:, 0]
+    times.flags.writeable = False
+    return times
+
 
 # --------------------------------------------------------------------------------------------
 # Prefill
@@ -55,7 +71,7 @@ def prompt_pool(fleet: Fleet, traffic: Traffic, z: float) -> list[PromptGroup]:
     On pipelines steps fill up from a load of a half on, so that the fast ones lose their advantage.
     """
     groups = fleet.pool(Phase.PREFILL)
-    queues = [prompt_queues(replica_set(fleet, g, z), traffic, g.token_budget).at(_ONLY) for g in groups]
+    queues = [_queues(Replica.of(fleet, g, z), g.token_budget) for g in groups]
     rate = sum(g.rate for g in groups)
     counts = [float(g.replicas) for g in groups]
     shares, pooled = [g.rate / rate for g in groups], counts
@@ -149,8 +165,7 @@ class DecodeGroup:
     @classmethod
     def of(cls, fleet: Fleet, group: Deployed, traffic: Traffic, z: float) -> DecodeGroup:
         slots = max(int(decode_slots(group, traffic)), 1)
-        r = replica_set(fleet, group, z)
-        times = decode_step_time(r, np.arange(1.0, slots + 1)[:, None], traffic.decode_context)[:, 0]
+        times = _steps(Replica.of(fleet, group, z), traffic.decode_context, slots)
         replicas = group.replicas
         occupancy = decode_occupancy(group.rate / replicas, traffic.decode_steps, times, replicas)
         number = np.arange(len(occupancy.pmf))

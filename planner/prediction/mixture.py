@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from planner.fleet import Deployed, Fleet
 from planner.operators import ReplicaSet
 from planner.plan import LatencySummary
-from planner.traffic import Traffic
+from planner.specs import GPU, Engine, Parallelism, Service
+from planner.traffic import Traffic, timeless
 
 _PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 _TOLERANCE = 1e-4
+KEPT = 256  # tables of replicas, a few kilobytes each
 _ROUNDING = 1e-9  # of a sum of probabilities [1]
 
 
@@ -63,17 +66,23 @@ def summary(components: Sequence[Component]) -> LatencySummary:
     if any(not math.isfinite(c.mean) for c in components):
         return LatencySummary(mean=math.inf, p50=math.inf, p90=math.inf, p95=math.inf, p99=math.inf)
     mean = sum(c.share * c.mean for c in components)
-    return LatencySummary(mean=mean, **{name: _quantile(components, p) for name, p in _PERCENTILES.items()})
+    longest = max(c.longest for c in components)
+
+    @cache  # the first halves of all bisections are the same
+    def exceeds(time: float) -> float:
+        return exceedance(components, time)
+
+    return LatencySummary(mean=mean, **{n: _quantile(exceeds, longest, p) for n, p in _PERCENTILES.items()})
 
 
-def _quantile(components: Sequence[Component], probability: float) -> float:
-    low, high = 0.0, max(c.longest for c in components)
+def _quantile(exceeds: Callable[[float], float], longest: float, probability: float) -> float:
+    low, high = 0.0, longest
     miss = 1 - probability + _ROUNDING
-    while exceedance(components, high) > miss:
+    while exceeds(high) > miss:
         low, high = high, 2 * high
     while high - low > _TOLERANCE * high:
         middle = 0.5 * (low + high)
-        if exceedance(components, middle) > miss:
+        if exceeds(middle) > miss:
             low = middle
         else:
             high = middle
@@ -85,16 +94,31 @@ def no_tpot(share: float) -> Component:
     return Component(share, 0.0, lambda _t: 0.0, 0.0)
 
 
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """What the times of a group's replicas depend on: the key under which tables of them are kept."""
+
+    service: Service
+    engine: Engine
+    gpu: GPU
+    parallelism: Parallelism
+    z: float
+
+    @classmethod
+    def of(cls, fleet: Fleet, group: Deployed, z: float) -> Replica:
+        return cls(timeless(fleet.service_of(group)), fleet.engine, group.item.gpu, group.parallelism, z)
+
+    @property
+    def kernels(self) -> ReplicaSet:
+        service, pair = self.service, (self.gpu, self.parallelism)
+        return ReplicaSet.of(
+            service.model, service.precision, self.engine, [pair], self.z, service.speculation
+        )
+
+
 def replica_set(fleet: Fleet, group: Deployed, z: float) -> ReplicaSet:
     """The group's replica, alone."""
-    return ReplicaSet.of(
-        fleet.service.model,
-        fleet.service_of(group).precision,
-        fleet.engine,
-        [(group.item.gpu, group.parallelism)],
-        z,
-        fleet.service.speculation,
-    )
+    return Replica.of(fleet, group, z).kernels
 
 
 def traffic_of(fleet: Fleet, group: Deployed) -> Traffic:

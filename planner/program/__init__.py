@@ -43,7 +43,12 @@ __all__ = [
 
 
 def solve(
-    problem: Problem, *, solver: str = "highs", time_limit: float | None = None, explain: bool = True
+    problem: Problem,
+    *,
+    solver: str = "highs",
+    time_limit: float | None = None,
+    explain: bool = True,
+    briefly: bool = False,
 ) -> Solution:
     """The best plan of `problem`, checked against every constraint.
 
@@ -55,6 +60,8 @@ def solve(
         [s]
     explain : bool
         Whether an infeasible program is diagnosed, which takes longer than solving it.
+    briefly : bool
+        Whether that says no more than what binds.
 
     Raises
     ------
@@ -70,7 +77,7 @@ def solve(
     if solution is None:
         if not explain:
             raise InfeasibleError("no fleet of this kind")
-        raise diagnose(problem, solver=solver).error()
+        raise diagnose(problem, solver=solver, briefly=briefly).error()
     return solution
 
 

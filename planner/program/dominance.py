@@ -21,7 +21,7 @@ before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from planner.program.limits import replica_limit, with_limits
@@ -41,9 +41,12 @@ def without_dominated_in_line(problem: Problem) -> Problem:
     """
     alive = [c.max_replicas for c in problem.candidates]
     illegal = _illegal_partners(problem)
+    free = _unlimited(problem)
     for family in _families(problem):
         for i in sorted(family, reverse=True):
-            if any(k != i and alive[k] > 0 and _dominates(problem, illegal, k, i) for k in family):
+            if any(
+                k != i and alive[k] > 0 and k in free and _dominates(problem, illegal, k, i) for k in family
+            ):
                 alive[i] = 0
     return with_limits(problem, alive)
 
@@ -58,9 +61,10 @@ def without_twins(problem: Problem) -> Problem:
     twins = [(a, b) for b in range(len(of_line)) for a in range(b) if _twins(problem, a, b)]
     if not twins:
         return problem
-    illegal, kinds = _illegal_partners(problem), _kinds(problem)
+    illegal, kinds, free = _illegal_partners(problem), _kinds(problem), _unlimited(problem)
     for a, b in twins:
-        if all(any(_replaces(problem, illegal, kinds, k, i) for k in of_line[a]) for i in of_line[b]):
+        rivals = [k for k in of_line[a] if k in free]
+        if all(any(_replaces(problem, illegal, kinds, k, i) for k in rivals) for i in of_line[b]):
             for i in of_line[b]:
                 alive[i] = 0
             of_line[b] = []
@@ -100,20 +104,34 @@ def _families(problem: Problem) -> Iterator[list[int]]:
     yield from families.values()
 
 
+def _unlimited(problem: Problem) -> set[int]:
+    """Candidates that have no limit of their own."""
+    return {
+        i
+        for i, c in enumerate(problem.candidates)
+        if c.max_replicas > 0 and c.max_replicas >= replica_limit(problem, i)
+    }
+
+
 def _dominates(problem: Problem, illegal: list[set[int]], k: int, i: int) -> bool:
-    """Whether k makes i superfluous."""
+    """Whether k, which has no limit of its own, makes i superfluous."""
     better, worse = problem.candidates[k], problem.candidates[i]
-    if worse.gpus % better.gpus or better.max_replicas < replica_limit(problem, k):
+    if worse.gpus % better.gpus:
         return False
     if not illegal[k] <= illegal[i] or problem.lost(i) > max(problem.spares, 1):
         return False
     factor = worse.gpus // better.gpus
     enough = float("inf") if problem.demand is None else problem.rate(worse.stream)
-    return all(
-        carried(k, n * factor) >= min(carried(i, n), enough)
-        for n in _corners(problem, i, factor, k)
-        for carried in (problem.usable, problem.least)
-    )
+    alike = problem.spares == max(problem.spares, problem.lost(i)) == max(problem.spares, problem.lost(k))
+    measures = (problem.usable,) if alike else (problem.usable, problem.least)
+
+    def enough_at(counts: Iterable[int]) -> bool:
+        return all(
+            carried(k, n * factor) >= min(carried(i, n), enough) for n in counts for carried in measures
+        )
+
+    ends = (1, worse.max_replicas)  # which tell most pairs
+    return enough_at(ends) and enough_at(_corners(problem, i, factor, k))
 
 
 def _corners(problem: Problem, i: int, factor: int, k: int) -> Iterator[int]:

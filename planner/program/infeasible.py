@@ -80,8 +80,8 @@ class Diagnosis:
         return InfeasibleError(self.binding, self.shortfall, self.suggestions)
 
 
-def diagnose(problem: Problem, *, solver: str = "highs") -> Diagnosis:
-    """Why `problem`, known to be infeasible, has no plan."""
+def diagnose(problem: Problem, *, solver: str = "highs", briefly: bool = False) -> Diagnosis:
+    """Why `problem`, known to be infeasible, has no plan; `briefly`: what binds, and no numbers."""
     question = _feasibility(problem)
     missing = _missing_pools(question)
     if missing:
@@ -91,6 +91,9 @@ def diagnose(problem: Problem, *, solver: str = "highs") -> Diagnosis:
     conflicts = _conflicts(question, solver)
     if not conflicts:
         return Diagnosis(binding="the requirements together")
+    binding = "; and apart from that ".join(_joined(conflict) for conflict in conflicts)
+    if briefly:
+        return Diagnosis(binding=binding, families=conflicts[0])
     rest = tuple(family for conflict in conflicts[1:] for family in conflict)
     shortfalls = _shortfalls(relax_all(question, rest), solver)
     rate = _largest_rate(question, solver) if problem.demand is not None else 0.0
@@ -99,7 +102,7 @@ def diagnose(problem: Problem, *, solver: str = "highs") -> Diagnosis:
     if problem.demand is not None and 0 < rate < problem.demand:
         suggestions += (f"serve at most {_floored(rate)} req/s",)
     return Diagnosis(
-        binding="; and apart from that ".join(_joined(conflict) for conflict in conflicts),
+        binding=binding,
         shortfall=amounts[0] if amounts else _rate_text(rate, problem.demand),
         families=conflicts[0],
         max_rate=rate,

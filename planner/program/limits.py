@@ -22,7 +22,10 @@ def restrict(problem: Problem, mode: bool) -> Problem:
 
 def with_limits(problem: Problem, limits: list[int]) -> Problem:
     """`problem` with other ``max_replicas``; 0 takes a candidate out and keeps all indices."""
-    candidates = tuple(replace(c, max_replicas=n) for c, n in zip(problem.candidates, limits, strict=True))
+    candidates = tuple(
+        c if n == c.max_replicas else replace(c, max_replicas=n)
+        for c, n in zip(problem.candidates, limits, strict=True)
+    )
     return replace(problem, candidates=candidates)
 
 

@@ -512,8 +512,11 @@ def _candidate_faults(problem: Problem) -> Iterator[str]:
             yield f"candidate {c.name!r}: no GPU type number {c.gpu_type}"
         if c.gpus < 1 or c.max_replicas < 0:
             yield f"candidate {c.name!r}: gpus must be >= 1 and max_replicas >= 0"
-    for pair in problem.illegal_pairs:
-        if not all(0 <= i < len(names) for i in pair):
-            yield f"illegal pair {pair}: no such candidate"
-        elif [problem.candidates[i].phase for i in pair] != [Phase.PREFILL, Phase.DECODE]:
-            yield f"illegal pair {pair}: a prefill candidate, then a decode candidate"
+    before, after = (set(problem.indices(phase)) for phase in POOLS_OF_MODE[True])
+    for i, j in problem.illegal_pairs:
+        if i in before and j in after:
+            continue
+        if not all(0 <= k < len(names) for k in (i, j)):
+            yield f"illegal pair {(i, j)}: no such candidate"
+        else:
+            yield f"illegal pair {(i, j)}: a prefill candidate, then a decode candidate"

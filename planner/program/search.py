@@ -19,7 +19,7 @@ from planner.program.limits import legal_islands, loss_bound, restrict, tighten,
 from planner.program.packing import Packed, packed, simple
 from planner.program.problem import Problem, Solution
 from planner.program.rows import LinearProgram, Row, merged
-from planner.program.simplest import fewest_groups
+from planner.program.simplest import fewest_groups, may_have_fewer_groups
 from planner.specs import Objective
 
 SLACK = 1e-6
@@ -56,7 +56,7 @@ def solve(problem: Problem, *, solver: str = "highs", time_limit: float | None =
     KeyboardInterrupt
         If the user stopped the search before there was a plan.
     """
-    part = reduced(problem)
+    part = reduced(problem) if len(problem.streams) > 1 else problem
     outcome = _searched(problem, part, solver=solver, time_limit=time_limit)
     if outcome.fleet is None:
         if outcome.interrupted:
@@ -65,7 +65,8 @@ def solve(problem: Problem, *, solver: str = "highs", time_limit: float | None =
             raise SolverError(f"no plan found within the time limit of {time_limit:g} s")
         return None
     fleet = tidy(problem, outcome.fleet)
-    if not outcome.interrupted:
+    if not outcome.interrupted and may_have_fewer_groups(problem, fleet):
+        part = part if part is not problem else reduced(problem)
         fleet = fewest_groups(part, fleet, solver=solver, time_limit=time_limit)
     solution = _solution(problem, roomiest(problem, fleet), outcome)
     verify(problem, solution)

@@ -22,7 +22,7 @@ beyond what tidying does (no group fewer in 40 programs of 6 GPU types). Exact p
 
 def fewest_groups(problem: Problem, fleet: Fleet, *, solver: str, time_limit: float | None) -> Fleet:
     """A plan no worse than `fleet` with fewer groups, if one is found; else `fleet`."""
-    if fleet.groups <= _fewest(problem) or problem.moves:  # what stands goes before the number of groups
+    if not may_have_fewer_groups(problem, fleet):
         return fleet
     groups = sum(c.max_replicas > 0 for c in problem.candidates)  # of one range or more each
     if problem.gap > SAME and groups > MOST_RANGES:
@@ -55,6 +55,11 @@ def fewest_groups(problem: Problem, fleet: Fleet, *, solver: str, time_limit: fl
     found = build_fleet(problem, encoding.replicas(result.values))
     as_good = loss(problem.objective, found.value) <= reached + SAME * abs(reached)
     return found if found.groups < fleet.groups and as_good and not broken(problem, found) else fleet
+
+
+def may_have_fewer_groups(problem: Problem, fleet: Fleet) -> bool:
+    """Whether it is worth asking; what stands goes before the number of groups."""
+    return fleet.groups > _fewest(problem) and not problem.moves
 
 
 def _fewest(problem: Problem) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from rich.console import Console
 from rich.table import Table
@@ -11,9 +13,27 @@ NARROWEST = 60
 UNBOUNDED = 10_000  # columns: wider than any table
 
 
+_recorder: ContextVar[Console | None] = ContextVar("recorder", default=None)
+
+
+@contextmanager
+def recorded(console: Console) -> Iterator[None]:
+    """Everything that is printed meanwhile goes to `console`."""
+    before = _recorder.set(console)
+    try:
+        yield
+    finally:
+        _recorder.reset(before)
+
+
 def plain_console(width: int) -> Console:
-    """A console for plain text: names and reasons may hold square brackets."""
-    return Console(width=max(width, NARROWEST), highlight=False, markup=False, emoji=False)
+    """A console for plain text, names and reasons may hold square brackets; or the one that records."""
+    recorder = _recorder.get()
+    return (
+        recorder
+        if recorder is not None
+        else Console(width=max(width, NARROWEST), highlight=False, markup=False, emoji=False)
+    )
 
 
 def print_fitting(

@@ -426,13 +426,23 @@ def print_prediction(configuration: Configuration, load: Load, p: Prediction, wi
     console.print(Text(_title(configuration), style="bold"))
     offered = f"{load.concurrency:g} clients" if load.concurrency is not None else f"{load.rate:g} req/s"
     console.print(f"{load.isl:,.6g} tokens in, {load.osl:,.6g} out; {offered}; {configuration.engine.name}\n")
+    _print_predicted(console, p, load.osl)
+
+
+def print_predicted(p: Prediction, width: int) -> None:
+    """As :func:`print_prediction`, where what was predicted is not known any more."""
+    _print_predicted(plain_console(width), p, None)
+
+
+def _print_predicted(console: Console, p: Prediction, osl: float | None) -> None:
     table = plain_table("", "mean [ms]", "80 % interval", right=("mean [ms]", "80 % interval"))
     for name, value, (low, high) in (("TTFT", p.ttft, p.ttft_range), ("TPOT", p.tpot, p.tpot_range)):
         table.add_row(name, _milliseconds(value), f"{_milliseconds(low)}-{_milliseconds(high)}")
     console.print(table)
     console.print(
-        f"{figure(p.rate, 3)} req/s, {p.rate * load.osl:,.0f} output tok/s, "
-        f"{figure(p.batch, 3)} sequences per decode step"
+        f"{figure(p.rate, 3)} req/s, "
+        + ("" if osl is None else f"{p.rate * osl:,.0f} output tok/s, ")
+        + f"{figure(p.batch, 3)} sequences per decode step"
     )
     m = p.memory
     console.print(

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from planner.arrays import FloatArray
 from planner.plan import LatencySummary
+from planner.results import Result
 from planner.simulator import kernel
 from planner.simulator.cluster import Outcome
 from planner.specs import Metric, Phase, Slo, SloTarget
@@ -134,7 +135,7 @@ class TimeSeries:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class SimulationResult:
+class SimulationResult(Result):
     """What a simulated fleet did.
 
     Attributes

@@ -140,17 +140,17 @@ class Calibration:
     """
 
     status: CalibrationStatus
-    gemm: Mapping[Dtype, GemmCoefficients]
-    decode_attention: Mapping[Dtype, DecodeAttentionCoefficients]
+    gemm: Mapping[Dtype, GemmCoefficients] = field(hash=False)
+    decode_attention: Mapping[Dtype, DecodeAttentionCoefficients] = field(hash=False)
     prefill_attention: PrefillAttentionCoefficients
     all_reduce: AllReduceCoefficients | None
-    pcie_all_reduce: Mapping[int, PcieAllReduce]
-    log_sd: Mapping[str, float]
+    pcie_all_reduce: Mapping[int, PcieAllReduce] = field(hash=False)
+    log_sd: Mapping[str, float] = field(hash=False)
     method: str
     date: str
     software: str
-    moe: Mapping[Dtype, MoeCoefficients] = field(default_factory=dict)
-    latent_decode: Mapping[Dtype, LatentDecodeCoefficients] = field(default_factory=dict)
+    moe: Mapping[Dtype, MoeCoefficients] = field(default_factory=dict, hash=False)
+    latent_decode: Mapping[Dtype, LatentDecodeCoefficients] = field(default_factory=dict, hash=False)
     latent_prefill: LatentPrefillCoefficients | None = None
     elementwise: ElementwiseCoefficients = field(default_factory=ElementwiseCoefficients)
 
@@ -192,7 +192,7 @@ class GPU:
     name: str
     vendor: str
     architecture: str
-    peak_flops: Mapping[Dtype, float]
+    peak_flops: Mapping[Dtype, float] = field(hash=False)
     hbm_bandwidth: float
     memory: float
     l2_bytes: float

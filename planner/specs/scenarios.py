@@ -234,7 +234,7 @@ class FleetItem:
     owned: bool = False
     zone: str = ""
     price_source: str = ""
-    max_gpus_by_phase: Mapping[Phase, int] = field(default_factory=dict)
+    max_gpus_by_phase: Mapping[Phase, int] = field(default_factory=dict, hash=False)
     price_class: PriceClass = PriceClass.ON_DEMAND
     interruptions: float = 0.0
     same_node: bool = False
@@ -342,7 +342,7 @@ class Scenario:
     options: Options
     budget: float | None = None
     source: str = ""
-    zones: Mapping[str, int] = field(default_factory=dict)
+    zones: Mapping[str, int] = field(default_factory=dict, hash=False)
     egress_price: float | None = None
     power: Power | None = None
     scaling: Scaling | None = None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from planner.documents.files import file_error, read_text
 from planner.documents.plan import plan_from_text
-from planner.documents.scenario import LoadedScenario, scenario_from_text
+from planner.documents.scenario import LoadedScenario, loaded_of, scenario_from_text
 from planner.documents.tree import Tree
 from planner.documents.yaml_text import dump_yaml, parse_tree
 from planner.errors import SpecError
@@ -53,7 +53,7 @@ def _read_asked(source: Source) -> Asked:
     if isinstance(source, LoadedScenario):
         return Asked(loaded=source)
     if isinstance(source, Scenario):
-        return Asked(loaded=LoadedScenario(scenario=source, document={}))
+        return Asked(loaded=loaded_of(source))
     text, tree = _read(Path(source))
     if _is_plan(tree):
         return _of_plan(plan_from_text(text, tree.source, folder=tree.folder), tree.folder, tree.source)
@@ -61,6 +61,40 @@ def _read_asked(source: Source) -> Asked:
         raise file_error(tree.source, "is a fleet of groups, neither a scenario nor a plan")
     loaded = scenario_from_text(text, tree.source, folder=tree.folder)
     return Asked(loaded=loaded, folder=tree.folder, name=tree.source)
+
+
+def text_of(source: Source) -> tuple[str, str, Path | None]:
+    """The scenario of `source` as the text of a file, its name, and where its relative paths start.
+
+    Raises
+    ------
+    SpecError
+        If it is not known as a file, or no longer what its file says.
+    """
+    if isinstance(source, Asked):
+        return dump_yaml(dict(source.loaded.document)), source.name, source.folder
+    if isinstance(source, Plan):
+        return _text_of_plan(source, "plan", None)
+    if isinstance(source, LoadedScenario):
+        name = source.scenario.source
+        return dump_yaml(dict(source.document)), name, Path(name).resolve().parent
+    if isinstance(source, Scenario):
+        if not loaded_of(source).document:
+            rule = "the scenario is not as a file says it, and keys are those of a file"
+            raise SpecError(f"{rule} (give its path)")
+        path = Path(source.source)
+        return read_text(path), str(path), path.resolve().parent
+    text, tree = _read(Path(source))
+    folder = None if tree.folder is None else tree.folder.resolve()
+    if _is_plan(tree):
+        return _text_of_plan(plan_from_text(text, tree.source, folder=tree.folder), tree.source, folder)
+    return text, tree.source, folder
+
+
+def _text_of_plan(plan: Plan, name: str, folder: Path | None) -> tuple[str, str, Path | None]:
+    if not plan.scenario:
+        raise SpecError(f"{name}: the plan does not hold the scenario that it answers")
+    return dump_yaml(dict(plan.scenario)), f"scenario of {name}", folder
 
 
 def _at_peak(asked: Asked) -> Asked:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.plan import Plan, ServicePrediction
+from planner.results import Result
 from planner.specs import Parallelism, Phase, SloTarget, Statistic
 from planner.units import MILLI
 from planner.whatif.asked import read_plan
@@ -123,7 +124,7 @@ class Difference:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Comparison:
+class Comparison(Result):
     """Two plans.
 
     Attributes

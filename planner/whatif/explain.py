@@ -13,6 +13,7 @@ from planner.assembly import speculation_note
 from planner.documents.scenario import LoadedScenario
 from planner.infeasibility import rejection_reasons
 from planner.plan import Group, Plan
+from planner.results import Result
 from planner.specs import (
     ColocatedUse,
     FleetItem,
@@ -99,7 +100,7 @@ class UnusedGpu:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Explanation:
+class Explanation(Result):
     """What decides a plan.
 
     Attributes

@@ -9,13 +9,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from planner.results import Result
 from planner.units import HOURS_PER_MONTH, KILO, MEGA
-from planner.whatif.frames import csv_text, frame
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
+from planner.whatif.frames import csv_text
 
 COLUMNS = (
     "kind",
@@ -185,7 +183,7 @@ def power_cost(draw: float, price: float, pue: float) -> float:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MoneyReport:
+class MoneyReport(Result):
     """A plan's bill.
 
     Attributes
@@ -304,16 +302,6 @@ class MoneyReport:
     def to_csv(self) -> str:
         """The rows as CSV, as RFC 4180 has it."""
         return csv_text(self.rows(), COLUMNS)
-
-    def to_frame(self) -> DataFrame:
-        """The rows as a data frame.
-
-        Raises
-        ------
-        SpecError
-            If pandas is not installed.
-        """
-        return frame(self.rows(), COLUMNS)
 
 
 def _pool(line: Line, several: bool) -> str:

@@ -5,21 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from planner.errors import InfeasibleError, SpecError
+from planner.results import Result
 from planner.specs import Metric, Objective, Scenario, SloTarget, Statistic
 from planner.units import MILLI
 from planner.whatif import changes
 from planner.whatif.asked import Source, asked_of
 from planner.whatif.corrections import capacity_factors
-from planner.whatif.frames import frame
 from planner.whatif.resolve import Resolved, ResolveOptions, Resolver
 from planner.whatif.values import CORRECTED, INTERRUPTED, kept_from_harder
 from planner.whatif.words import UNITS
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 VARIED = ("ttft", "tpot", "confidence")
 POINTS, MOST_POINTS = 9, 200
@@ -47,7 +44,7 @@ class Point:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Pareto:
+class Pareto(Result):
     """What a scenario comes to over a range of limits.
 
     Attributes
@@ -101,16 +98,6 @@ class Pareto:
             }
             for p in self.points
         )
-
-    def to_frame(self) -> DataFrame:
-        """The points as a data frame.
-
-        Raises
-        ------
-        SpecError
-            If pandas is not installed.
-        """
-        return frame(self.rows(), (self.axis, *COLUMNS))
 
 
 def pareto(

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from planner.documents.scenario import LoadedScenario
 from planner.errors import SpecError
 from planner.money import break_even_reservation, cost_per_month, token_cost
 from planner.plan import HorizonSummary, Plan
+from planner.results import Result
 from planner.specs import PriceClass, Scenario
-from planner.whatif.frames import csv_text, frame
+from planner.whatif.frames import csv_text
 from planner.whatif.money import apportioned
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 COLUMNS = ("period", "hours", "requests_per_second", "replicas", "usd_per_hour", "usd")
 """Of the CSV, in its order; its last row is the sum."""
@@ -39,7 +37,7 @@ class PeriodLine:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PeriodBill:
+class PeriodBill(Result):
     """What a plan over periods costs.
 
     Attributes
@@ -92,10 +90,6 @@ class PeriodBill:
 
     def to_csv(self) -> str:
         return csv_text(self.rows(), COLUMNS)
-
-    def to_frame(self) -> DataFrame:
-        """As a data frame; needs pandas."""
-        return frame(self.rows(), COLUMNS)
 
 
 def period_bill(name: str, plan: Plan, loaded: LoadedScenario) -> PeriodBill:

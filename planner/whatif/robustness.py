@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from planner.evaluation import Standing, evaluate, setup_of, standing_plan
 from planner.plan import Plan
 from planner.queueing import normal_quantile
+from planner.results import Result
 from planner.specs import Objective, Phase
 from planner.units import PERCENT
 from planner.whatif import changes
@@ -69,7 +70,7 @@ class FleetLimit:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Robustness:
+class Robustness(Result):
     """How a plan and its cost stand up to more load, slower replicas, and less trust in the model.
 
     Attributes
