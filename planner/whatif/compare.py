@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from planner.plan import Plan, ServicePrediction
+from planner.plan import Group, Plan, ServicePrediction
 from planner.specs import Parallelism, Phase, SloTarget, Statistic
 from planner.units import MILLI
 from planner.whatif.asked import read_plan
@@ -97,6 +97,24 @@ class GpuChange:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class GroupChange:
+    """Groups of one role before and after; 0 where there is none.
+
+    Attributes
+    ----------
+    cost : tuple of float or None
+        None where a price is unknown. [USD/h]
+    """
+
+    label: str
+    service: str
+    phase: Phase
+    replicas: tuple[int, int]
+    gpus: tuple[int, int]
+    cost: tuple[float | None, float | None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class LatencyChange:
     """One statistic of one latency as each plan predicts it.
 
@@ -130,6 +148,8 @@ class Comparison:
     ----------
     steps : tuple of Step
         What makes the second of the first.
+    groups : tuple of GroupChange
+        All groups of both, changed or not.
     gpus : tuple of GpuChange
         Types of which the number used or paid for differs.
     cost, value : tuple
@@ -139,6 +159,7 @@ class Comparison:
     """
 
     steps: tuple[Step, ...]
+    groups: tuple[GroupChange, ...]
     gpus: tuple[GpuChange, ...]
     cost: tuple[float | None, float | None]
     value: tuple[float, float]
@@ -180,6 +201,7 @@ def compare(before: Plan | str | Path, after: Plan | str | Path) -> Comparison:
     a, b = (plan if isinstance(plan, Plan) else read_plan(plan) for plan in (before, after))
     return Comparison(
         steps=tuple(steps_between(counted(a), counted(b))),
+        groups=tuple(_groups(a, b)),
         gpus=tuple(_gpus(a, b)),
         cost=(a.cost, b.cost),
         value=(a.value, b.value),
@@ -275,6 +297,36 @@ def applied(counts: Mapping[GroupKey, int], steps: tuple[Step, ...]) -> dict[Gro
 
 # --------------------------------------------------------------------------------------------
 # What else differs
+
+
+def _groups(a: Plan, b: Plan) -> Iterator[GroupChange]:
+    """Pool by pool, GPUs of one type and layout together."""
+    both = [_by_role(plan) for plan in (a, b)]
+    order = list(Phase)
+    for key in sorted({*both[0], *both[1]}, key=lambda k: (k[0], order.index(k[1]), *k[2:])):
+        service, phase, where, layout = key
+        parts = [by.get(key, []) for by in both]
+        replicas, gpus = ([sum(getattr(g, name) for g in part) for part in parts] for name in _COUNTS)
+        costs = [None if any(g.cost is None for g in p) else sum(g.cost or 0.0 for g in p) for p in parts]
+        yield GroupChange(
+            label=f"{phase} {where} {layout}",
+            service=service,
+            phase=phase,
+            replicas=(replicas[0], replicas[1]),
+            gpus=(gpus[0], gpus[1]),
+            cost=(costs[0], costs[1]),
+        )
+
+
+_COUNTS = ("replicas", "num_gpus")
+
+
+def _by_role(plan: Plan) -> dict[tuple[str, Phase, str, str], list[Group]]:
+    found: dict[tuple[str, Phase, str, str], list[Group]] = {}
+    for group in plan.groups:
+        where = placed(group.gpu, group.zone, group.price_class)
+        found.setdefault((group.service, group.phase, where, str(group.parallelism)), []).append(group)
+    return found
 
 
 def _gpus(a: Plan, b: Plan) -> Iterator[GpuChange]:
