@@ -68,8 +68,8 @@ def test_checkout_runs_the_same_program(command: list[str]) -> None:
 
 COMMANDS = (
     "solve", "simulate", "evaluate", "emit", "check", "import", "judge", "explain", "robustness", "pareto",
-    "compare", "money", "predict", "validate", "profile", "calibrate", "memory", "models", "gpus", "workload",
-    "timeline", "schema",
+    "compare", "report", "money", "predict", "validate", "profile", "calibrate", "memory", "models", "gpus",
+    "workload", "timeline", "schema",
 )  # fmt: skip
 
 

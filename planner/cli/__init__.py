@@ -32,6 +32,7 @@ _COMMANDS = {
     "robustness": ("planner.cli.robustness", "What worse times cost, and when the plan's fleet breaks."),
     "pareto": ("planner.cli.pareto", "Cost against a latency limit, or against confidence."),
     "compare": ("planner.cli.compare", "From one plan to another: what to add, move and remove."),
+    "report": ("planner.cli.report", "A plan as one HTML page: what to run, cost, latencies, what-ifs."),
     "money": ("planner.cli.money", "A plan's bill: by month, pool, GPU and million tokens."),
     "predict": ("planner.cli.predict", "TTFT and TPOT of one configuration, by operator."),
     "validate": ("planner.cli.validate", "Predictions against measured latencies: how far off, and why."),
