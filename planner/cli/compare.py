@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from planner.cli.output import echo_json, width
+from planner.cli.output import check_picture, echo_json, width
 from planner.cli.whatif_facts import milliseconds
 from planner.documents.plan_extras import rounded
 from planner.errors import SpecError
@@ -19,8 +19,9 @@ from planner.whatif.compare import compare as compared
 @click.command()
 @click.argument("before", metavar="A", type=click.Path(path_type=Path))
 @click.argument("after", metavar="B", type=click.Path(path_type=Path))
+@click.option("--plot", type=click.Path(path_type=Path), help="Draw GPUs and cost here (PNG or SVG).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def compare(before: Path, after: Path, as_json: bool) -> None:
+def compare(before: Path, after: Path, plot: Path | None, as_json: bool) -> None:
     """What leads from plan A to plan B: replicas to add, move and remove; cost, SLOs and predictions.
 
     A and B are files of `planner solve -o`; - is standard input. Replicas are alike if service, pool, GPU,
@@ -29,13 +30,20 @@ def compare(before: Path, after: Path, as_json: bool) -> None:
     """
     if str(before) == str(after) == "-":
         raise SpecError("standard input is one of the plans, not both")
+    check_picture(plot, (before, after))
     result = compared(before, after)
+    if plot is not None:
+        from planner.report.compare_plot import save_comparison  # matplotlib: only for pictures
+
+        save_comparison(result, plot, (before.name, after.name))
     if as_json:
         echo_json(comparison_facts(result))
         return
     from planner.report.compare import print_comparison  # rich: only where tables are printed
 
     print_comparison(result, (str(before), str(after)), width())
+    if plot is not None:
+        click.echo(f"\npicture written to {plot}")
 
 
 def comparison_facts(c: Comparison) -> dict[str, Any]:
@@ -53,6 +61,17 @@ def comparison_facts(c: Comparison) -> dict[str, Any]:
             for s in c.steps
         ],
         "replicas": {kind.value: c.replicas(kind) for kind in StepKind},
+        "groups": [
+            {
+                "service": g.service,
+                "phase": g.phase.value,
+                "label": g.label,
+                "replicas": {"before": g.replicas[0], "after": g.replicas[1]},
+                "gpus": {"before": g.gpus[0], "after": g.gpus[1]},
+                "cost_per_hour": _pair(g.cost),
+            }
+            for g in c.groups
+        ],
         "gpus": [
             {
                 "gpu": g.gpu,

@@ -16,8 +16,10 @@ from planner.catalog import (
     load_model,
     model_names,
 )
+from planner.cli.gpu_comparison import compare
 from planner.cli.model_facts import model_facts
 from planner.cli.output import echo_json, width
+from planner.cli.roofline import roofline
 from planner.documents.files import write_text_atomic
 from planner.documents.schemas import schema_names, schema_text
 from planner.errors import SpecError
@@ -67,10 +69,24 @@ def _readable(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-@click.group(invoke_without_command=True)
+class _GpuGroup(click.Group):
+    """Takes ``--compare A B`` for ``compare A B``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        first = next((i for i, text in enumerate(args) if not text.startswith("-")), len(args))
+        if _COMPARE in args[:first]:
+            args = ["compare", *(text for i, text in enumerate(args) if i >= first or text != _COMPARE)]
+        return super().parse_args(ctx, args)
+
+
+_COMPARE = "--compare"
+
+
+@click.group(cls=_GpuGroup, invoke_without_command=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option(_COMPARE, is_flag=True, help="GPU GPU...: profiles side by side, as `planner gpus compare`.")
 @click.pass_context
-def gpus(ctx: click.Context, as_json: bool) -> None:
+def gpus(ctx: click.Context, as_json: bool, compare: bool) -> None:
     """GPU profiles: peaks, calibration and where they come from."""
     if ctx.invoked_subcommand is not None:
         return
@@ -133,6 +149,10 @@ def gpu_facts(gpu: GPU) -> dict[str, Any]:
         "notes": list(gpu.notes),
         "sources": list(gpu.sources),
     }
+
+
+gpus.add_command(compare)
+gpus.add_command(roofline)
 
 
 @gpus.command("prices")

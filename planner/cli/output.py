@@ -61,6 +61,19 @@ def check_outputs(inputs: tuple[Path | None, ...], outputs: tuple[Path | None, .
         taken.add(path.resolve())
 
 
+_PICTURES = (".png", ".svg")
+
+
+def check_picture(
+    path: Path | None, inputs: tuple[Path | None, ...], suffixes: tuple[str, ...] = _PICTURES
+) -> None:
+    """Refuse a picture that could not be written, before anything is computed; None: there is none."""
+    if path is not None and path.suffix.lower() not in suffixes:
+        known = f"{', '.join(suffixes[:-1])} or {suffixes[-1]}"
+        raise file_error(path, "is no picture", f"the name has to end in {known}")
+    check_outputs(inputs, (path,))
+
+
 def interruptible(work: Callable[[], Result]) -> Result:
     """Do `work` in a thread of its own: Ctrl-C ends the command at once, also within compiled code."""
     results: list[Result] = []

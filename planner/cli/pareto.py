@@ -7,17 +7,15 @@ from pathlib import Path
 import click
 
 from planner.cli.options import Number
-from planner.cli.output import check_outputs, echo_json, progress_bar, width
+from planner.cli.output import check_outputs, check_picture, echo_json, progress_bar, width
 from planner.cli.whatif_facts import pareto_facts
 from planner.cli.whatif_options import options_of, resolve_options
-from planner.documents.files import file_error, write_text_atomic
+from planner.documents.files import write_text_atomic
 from planner.units import MEGA, MILLI
 from planner.whatif.asked import asked_of
 from planner.whatif.frames import csv_text
 from planner.whatif.pareto import COLUMNS, MOST_POINTS, POINTS, VARIED
 from planner.whatif.pareto import pareto as pareto_of
-
-_PICTURES = (".png", ".svg")
 
 
 @click.command()
@@ -57,8 +55,7 @@ def pareto(
     SCENARIO (or the scenario of a plan file; - is standard input) is solved by prediction at limits spread by
     ratio around the one asked for, or at evenly spread confidences. Points without a plan are shown as such.
     """
-    if plot is not None and plot.suffix.lower() not in _PICTURES:
-        raise file_error(plot, "is no picture", "the name has to end in .png or .svg")
+    check_picture(plot, ())
     check_outputs((source,), (output, plot))
     asked = asked_of(source)
     scale = 1.0 if vary == "confidence" else MILLI

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +15,7 @@ from planner.cli.options import refuse_for_several, router_options
 from planner.cli.output import echo_json, progress, width
 from planner.documents.files import check_writable, file_error
 from planner.errors import SpecError
-from planner.fleet import Fleet
-from planner.simulator.arrivals import cut
 from planner.simulator.timeline import Timeline
-from planner.specs import Phase
 
 if TYPE_CHECKING:
     from planner.standing import Standing
@@ -222,38 +219,12 @@ def _of_fleets(
 def _of_fleet(
     standing: Standing, horizon: float | None, number: int, seed: int, on_stage: Callable[[str], None]
 ) -> _Picture:
-    from planner.simulator.build import Setup  # numba: help does without
-    from planner.simulator.interference import fleet_timelines, stage  # the same
+    from planner.side_by_side import side_by_side  # numba: help does without
+    from planner.simulator.interference import stage  # the same
 
-    fleet, setup = standing.fleet, Setup(input_ranges=standing.input_ranges)
-    drawn = replace(standing.source, seed=seed).draw(number)
-    requests = drawn if drawn.number <= number else cut(drawn, 0, number)  # a trace has what it has
-    colocated, notes = _colocated(fleet)
     on_stage(stage())
-    panels = fleet_timelines(
-        [*colocated, fleet],
-        requests,
-        [*(Setup() for _ in colocated), setup],
-        horizon=horizon,
-        seed=seed,
-    )
-    what = f"{fleet.service.model.name}; {requests.name}, seed {seed}"
-    if standing.offered is None:
-        what += " (the file gives no rate)"
-    return _Picture(panels=panels, notes=(f"{what}. Fleets are empty at first.", *notes, *requests.notes))
-
-
-def _colocated(fleet: Fleet) -> tuple[list[Fleet], list[str]]:
-    """The same replicas colocated, if the fleet is not and they can be; and notes."""
-    from planner.simulator.interference import colocated_fleet  # numba: help does without
-
-    if fleet.pool(Phase.COLOCATED):
-        return [], []
-    try:
-        colocated = colocated_fleet(fleet)
-    except SpecError as error:
-        return [], [f"Not shown colocated: {error}."]
-    return [colocated], ["Colocated: the same replicas as they are, each of them doing both phases."]
+    found = side_by_side(standing, number, horizon=horizon, seed=seed)
+    return _Picture(panels=found.panels, notes=found.notes)
 
 
 # --------------------------------------------------------------------------------------------

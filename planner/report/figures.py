@@ -1,10 +1,10 @@
-"""What all figures share: one style, PNG or SVG, and the same bytes each time."""
+"""What all figures share: one style, PNG or SVG (or PDF), and the same bytes each time."""
 
 from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,21 +31,36 @@ _STYLE: dict[str, Any] = {
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "planner",  # the same identifiers each time
 }
-_FORMATS = {".png": {"Software": None}, ".svg": {"Date": None}}
+_METADATA = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 """Metadata that matplotlib is not to write, because they change, by suffix."""
+FORMATS = (".png", ".svg")
+PRINTED_FORMATS = (*FORMATS, ".pdf")
 
 
-def save_figure(path: Path, draw: Callable[[Figure], None]) -> None:
+def check_format(path: Path, formats: Sequence[str] = FORMATS) -> str:
+    """Suffix of a figure's name, in small letters.
+
+    Raises
+    ------
+    SpecError
+        It is none of `formats`.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in formats:
+        known = f"{', '.join(formats[:-1])} or {formats[-1]}"
+        raise file_error(path, "is no plot", f"the name has to end in {known}")
+    return suffix
+
+
+def save_figure(path: Path, draw: Callable[[Figure], None], formats: Sequence[str] = FORMATS) -> None:
     """Write what `draw` makes of an empty figure.
 
     Raises
     ------
     SpecError
-        The suffix is neither .png nor .svg, matplotlib is missing, or the file cannot be written.
+        The suffix is none of `formats`, matplotlib is missing, or the file cannot be written.
     """
-    suffix = path.suffix.lower()
-    if suffix not in _FORMATS:
-        raise file_error(path, "is no plot", "the name has to end in .png or .svg")
+    suffix = check_format(path, formats)
     try:
         from matplotlib import figure, style  # slow, and not everybody has it
     except ImportError as error:
@@ -58,5 +73,5 @@ def save_figure(path: Path, draw: Callable[[Figure], None]) -> None:
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # of names in other scripts
         canvas = figure.Figure(dpi=DOTS)
         draw(canvas)
-        canvas.savefig(data, format=suffix[1:], metadata=_FORMATS[suffix])
+        canvas.savefig(data, format=suffix[1:], metadata=_METADATA[suffix])
     write_bytes_atomic(path, data.getvalue())

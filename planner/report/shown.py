@@ -28,6 +28,7 @@ from planner.whatif.money import MoneyReport
 from planner.whatif.pareto import Pareto
 from planner.whatif.period_bill import PeriodBill
 from planner.whatif.robustness import Robustness
+from planner.whatif.sensitivity import Sensitivity
 from planner.whatif.sweep import Sweep
 
 NOTEBOOK_WIDTH = 120  # characters
@@ -105,6 +106,21 @@ def _robustness(r: Robustness, width: int) -> None:
 
 
 @show.register
+def _sensitivity(s: Sensitivity, width: int) -> None:
+    """The levers, largest first: what they make of the plan's value when lower, and when higher."""
+    console = plain_console(width)
+    base = "no plan" if s.base.value is None else figure(s.base.value)
+    console.print(f"{s.name}: {base} {s.unit} as it is\n")
+    table = plain_table("what", "by", "lower", "higher", right=("by", "lower", "higher"))
+    for row in s.rows():
+        ends = ("no plan" if row[k] is None else figure(row[k]) for k in ("value_low", "value_high"))
+        table.add_row(row["what"], f"x {figure(row['high'])}", *ends)
+    console.print(table)
+    for note in s.notes:
+        console.print(Text(f"note: {note}", style="yellow"))
+
+
+@show.register
 def _money(m: MoneyReport, width: int) -> None:
     print_money(m, width)
 
@@ -122,7 +138,7 @@ def _simulation(result: SimulationResult, width: int) -> None:
     console.print(Text(f"{result.source}: {verdict}", style=style))
     console.print(
         f"{result.measured:,} of {result.requests:,} requests measured, {figure(result.request_rate)} req/s, "
-        f"{result.attainment / PERCENT:.4g} % within all limits\n"
+        f"{result.attainment * PERCENT:.4g} % within all limits\n"
     )
     statistics = ("mean", "p50", "p90", "p95", "p99")
     table = plain_table("[ms]", *statistics, "limits", right=statistics)

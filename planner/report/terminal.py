@@ -23,9 +23,10 @@ from planner.plan import (
     ServicePrediction,
 )
 from planner.report.over_time import print_moves, print_periods
+from planner.report.plan_words import formats, kind_of_pools, simulation_of, unit_of, verdict
 from planner.report.split_text import split_lines
 from planner.report.tables import UNBOUNDED, figure, plain_console, plain_table, print_fitting
-from planner.specs import Metric, Objective, Phase, SloTarget, line_name
+from planner.specs import Metric, Phase, SloTarget, line_name
 from planner.units import GIB, GIGA, KILO, MEGA, MILLI, PERCENT
 
 _FLEET_LINES = 2  # that a fleet may take in a column
@@ -59,7 +60,7 @@ def print_plan(plan: Plan, width: int) -> None:
         console.print()
         if len(plan.predictions) > 1:
             console.print(Text(prediction.service, style="bold"))
-        facts = _simulation_of(plan, prediction.service)
+        facts = simulation_of(plan, prediction.service)
         _print_latencies(console, prediction)
         _print_simulated(console, plan, facts, _STATISTICS)
         _print_slos(console, facts, prediction)
@@ -71,7 +72,7 @@ def print_plan(plan: Plan, width: int) -> None:
     if plan.alternatives:
         console.print()
         _print_alternatives(console, plan)
-        for line in _verdict(plan):
+        for line in verdict(plan):
             console.print(line)
     _print_search(console, plan)
     for note in plan.notes:
@@ -82,7 +83,7 @@ def _print_head(console: Console, plan: Plan, prediction: ServicePrediction) -> 
     console.print(Text(prediction.service, style="bold"))
     engine = f"{plan.engine} {plan.engine_version}"
     rate = f"{figure(prediction.request_rate)} req/s"
-    console.print(f"{_formats(plan.groups)}; {engine}; {rate}; {_pools(plan.groups)}\n")
+    console.print(f"{formats(plan.groups)}; {engine}; {rate}; {kind_of_pools(plan.groups)}\n")
 
 
 def _print_heads(console: Console, plan: Plan) -> None:
@@ -98,7 +99,7 @@ def _services_table(plan: Plan, without: frozenset[str]) -> Table:
     table = plain_table("service", *columns, right=("req/s",))
     for p in plan.predictions:
         groups = _groups_of(plan, p.service)
-        cells = {"req/s": figure(p.request_rate), "pools": _pools(groups), "formats": _formats(groups)}
+        cells = {"req/s": figure(p.request_rate), "pools": kind_of_pools(groups), "formats": formats(groups)}
         table.add_row(p.service, *(cells[name] for name in columns))
     return table
 
@@ -109,25 +110,6 @@ def _groups_of(plan: Plan, name: str) -> Sequence[Group]:
         return [g for g in plan.groups if g.service == name]
     service, _, zone = name.rpartition(", ")
     return [g for g in plan.groups if (g.service, g.zone) == (service, zone)] or plan.groups
-
-
-def _pools(groups: Sequence[Group]) -> str:
-    return "colocated" if any(g.phase is Phase.COLOCATED for g in groups) else "disaggregated"
-
-
-def _formats(groups: Sequence[Group]) -> str:
-    """Number formats, by GPU and pool where they differ."""
-    weights = {g.precision.weights for g in groups}
-    caches = {g.precision.kv_cache for g in groups}
-    if len(weights) == len(caches) == 1:
-        return f"{weights.pop()} weights, {caches.pop()} KV cache"
-    members: dict[str, list[str]] = {}
-    for g in groups:
-        own = f"{g.precision.weights} weights"
-        own += f", {g.precision.kv_cache} KV cache" if len(caches) > 1 else ""
-        members.setdefault(own, []).append(f"{g.phase} on {g.gpu}")
-    parts = [f"{own} ({', '.join(dict.fromkeys(names))})" for own, names in members.items()]
-    return ", ".join([*parts, *([f"{caches.pop()} KV cache"] if len(caches) == 1 else [])])
 
 
 def _groups_table(groups: Sequence[Group], without: frozenset[str]) -> Table:
@@ -176,15 +158,6 @@ def _latency_table(prediction: ServicePrediction, without: frozenset[str]) -> Ta
 
 def _values(summary: LatencySummary, names: Sequence[str]) -> list[float]:
     return [getattr(summary, name) for name in names]
-
-
-def _simulation_of(plan: Plan, service: str) -> Mapping[str, Any] | None:
-    """What simulation said of one service; None where the plan was not simulated."""
-    if plan.verification is None:
-        return None
-    details = plan.verification.details
-    several: Mapping[str, Mapping[str, Any]] = details.get("services", {})
-    return several.get(service) if several else details
 
 
 def _print_events(console: Console, plan: Plan) -> None:
@@ -340,7 +313,7 @@ def _fleet(alternative: Alternative) -> str:
 
 
 def _alternatives_table(plan: Plan, *, fleets: bool) -> Table:
-    unit = _unit(plan.objective)
+    unit = unit_of(plan.objective)
     simulated = any(a.verified is not None for a in plan.alternatives)
     columns = (*(("simulated",) if simulated else ()), *(("fleet",) if fleets else ()))
     table = plain_table("beside it", unit, "against plan", *columns, right=(unit, "against plan"))
@@ -350,15 +323,6 @@ def _alternatives_table(plan: Plan, *, fleets: bool) -> Table:
         cells = {"simulated": {True: "holds", False: "fails", None: "no"}[a.verified], "fleet": _fleet(a)}
         table.add_row(a.name, value, _against(plan, a), *(cells[name] for name in columns))
     return table
-
-
-def _unit(objective: Objective) -> str:
-    return {
-        Objective.COST: "$/h",
-        Objective.GPUS: "GPUs",
-        Objective.POWER: "W",
-        Objective.THROUGHPUT: "req/s",
-    }[objective]
 
 
 def _against(plan: Plan, alternative: Alternative) -> str:
@@ -374,27 +338,6 @@ def _against(plan: Plan, alternative: Alternative) -> str:
 def _shown(plan: Plan, value: float | None, cost: float | None) -> float | None:
     """What is compared: the objective; planned from a fleet that stands, the cost without what moves cost."""
     return value if plan.move_cost is None else cost
-
-
-def _verdict(plan: Plan) -> list[str]:
-    """Whether to disaggregate, with the numbers of both; not where services differ in that."""
-    kinds = {(g.service, g.phase is Phase.COLOCATED) for g in plan.groups}
-    if len({colocated for _, colocated in kinds}) > 1 or plan.move_cost is not None:
-        return []
-    by_name = {a.name: a for a in plan.alternatives}
-    other_name = "best disaggregated" if plan.pool(Phase.COLOCATED) else "best colocated"
-    other = by_name.get(other_name)
-    if other is None:
-        return []
-    mine = f"{figure(plan.value)} {_unit(plan.objective)}"
-    word = "colocated serving" if plan.pool(Phase.COLOCATED) else "disaggregation"
-    rival = other_name.removeprefix("best ")
-    if other.value is None:
-        return [f"{word} is the only way here: no {rival} fleet meets the SLOs ({other.reason})"]
-    if math.isclose(other.value, plan.value, rel_tol=MILLI / 2):
-        return [f"{word} and {rival} serving come to the same {mine}"]
-    advice = "do not disaggregate: " if plan.pool(Phase.COLOCATED) else ""
-    return [f"{advice}{word} wins, {mine} against {figure(other.value)} {rival}"]
 
 
 def _print_search(console: Console, plan: Plan) -> None:

@@ -7,6 +7,8 @@ from dataclasses import replace
 from planner.specs import (
     ColocatedUse,
     FleetItem,
+    Lengths,
+    Marginal,
     Metric,
     Phase,
     Scenario,
@@ -76,6 +78,50 @@ def busier(scenario: Scenario, factor: float) -> Scenario:
         periods = tuple(replace(p, request_rate=p.request_rate * factor) for p in workload.periods)
         services.append(replace(service, workload=replace(workload, periods=periods)))
     return with_services(scenario, tuple(services))
+
+
+def other_prices(scenario: Scenario, gpu: str, factor: float) -> Scenario:
+    """Prices of one GPU type, wherever and however it is paid for, times `factor`. [1]"""
+    fleet = tuple(
+        replace(i, price=i.price * factor) if i.gpu.name == gpu and i.price is not None else i
+        for i in scenario.fleet
+    )
+    return replace(scenario, fleet=fleet)
+
+
+def longer_prompts(scenario: Scenario, factor: float) -> Scenario:
+    """Prompts of all services times `factor`. [1]"""
+    return _with_lengths(scenario, factor, 1.0)
+
+
+def longer_answers(scenario: Scenario, factor: float) -> Scenario:
+    """Answers of all services times `factor`, at least one token each. [1]"""
+    return _with_lengths(scenario, 1.0, factor)
+
+
+def _with_lengths(scenario: Scenario, isl: float, osl: float) -> Scenario:
+    services = []
+    for service in scenario.services:
+        old = service.workload.lengths
+        grown = old.isl.maximum * (isl - 1.0) + old.osl.maximum * (osl - 1.0)
+        longest = None if old.longest_request is None else old.longest_request + grown
+        lengths = Lengths(
+            isl=_scaled(old.isl, isl),
+            osl=_scaled(old.osl, osl),
+            isl_per_output_token=old.isl_per_output_token * isl,
+            longest_request=longest,
+        )
+        services.append(replace(service, workload=replace(service.workload, lengths=lengths)))
+    return with_services(scenario, tuple(services))
+
+
+def _scaled(lengths: Marginal, factor: float) -> Marginal:
+    if factor == 1.0:
+        return lengths
+    longest = None if lengths.longest is None else max(lengths.longest * factor, 1.0)
+    return Marginal(
+        points=tuple(max(x * factor, 1.0) for x in lengths.points), weights=lengths.weights, longest=longest
+    )
 
 
 def slower(scenario: Scenario, factor: float) -> Scenario:

@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from planner.plan import Plan, ServicePrediction
+from planner.plan import Group, Plan, ServicePrediction
 from planner.results import Result
 from planner.specs import Parallelism, Phase, SloTarget, Statistic
 from planner.units import MILLI
@@ -98,6 +98,24 @@ class GpuChange:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class GroupChange:
+    """Groups of one role before and after; 0 where there is none.
+
+    Attributes
+    ----------
+    cost : tuple of float or None
+        None where a price is unknown. [USD/h]
+    """
+
+    label: str
+    service: str
+    phase: Phase
+    replicas: tuple[int, int]
+    gpus: tuple[int, int]
+    cost: tuple[float | None, float | None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class LatencyChange:
     """One statistic of one latency as each plan predicts it.
 
@@ -131,6 +149,8 @@ class Comparison(Result):
     ----------
     steps : tuple of Step
         What makes the second of the first.
+    groups : tuple of GroupChange
+        All groups of both, changed or not.
     gpus : tuple of GpuChange
         Types of which the number used or paid for differs.
     cost, value : tuple
@@ -140,6 +160,7 @@ class Comparison(Result):
     """
 
     steps: tuple[Step, ...]
+    groups: tuple[GroupChange, ...]
     gpus: tuple[GpuChange, ...]
     cost: tuple[float | None, float | None]
     value: tuple[float, float]
@@ -181,6 +202,7 @@ def compare(before: Plan | str | Path, after: Plan | str | Path) -> Comparison:
     a, b = (plan if isinstance(plan, Plan) else read_plan(plan) for plan in (before, after))
     return Comparison(
         steps=tuple(steps_between(counted(a), counted(b))),
+        groups=tuple(_groups(a, b)),
         gpus=tuple(_gpus(a, b)),
         cost=(a.cost, b.cost),
         value=(a.value, b.value),
@@ -276,6 +298,36 @@ def applied(counts: Mapping[GroupKey, int], steps: tuple[Step, ...]) -> dict[Gro
 
 # --------------------------------------------------------------------------------------------
 # What else differs
+
+
+def _groups(a: Plan, b: Plan) -> Iterator[GroupChange]:
+    """Pool by pool, GPUs of one type and layout together."""
+    both = [_by_role(plan) for plan in (a, b)]
+    order = list(Phase)
+    for key in sorted({*both[0], *both[1]}, key=lambda k: (k[0], order.index(k[1]), *k[2:])):
+        service, phase, where, layout = key
+        parts = [by.get(key, []) for by in both]
+        replicas, gpus = ([sum(getattr(g, name) for g in part) for part in parts] for name in _COUNTS)
+        costs = [None if any(g.cost is None for g in p) else sum(g.cost or 0.0 for g in p) for p in parts]
+        yield GroupChange(
+            label=f"{phase} {where} {layout}",
+            service=service,
+            phase=phase,
+            replicas=(replicas[0], replicas[1]),
+            gpus=(gpus[0], gpus[1]),
+            cost=(costs[0], costs[1]),
+        )
+
+
+_COUNTS = ("replicas", "num_gpus")
+
+
+def _by_role(plan: Plan) -> dict[tuple[str, Phase, str, str], list[Group]]:
+    found: dict[tuple[str, Phase, str, str], list[Group]] = {}
+    for group in plan.groups:
+        where = placed(group.gpu, group.zone, group.price_class)
+        found.setdefault((group.service, group.phase, where, str(group.parallelism)), []).append(group)
+    return found
 
 
 def _gpus(a: Plan, b: Plan) -> Iterator[GpuChange]:
