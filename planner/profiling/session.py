@@ -111,4 +111,5 @@ def _worlds(facts: DeviceFacts, asked: Sequence[int] | None) -> list[int]:
 
 def _set(facts: DeviceFacts, samples: Sequence[Samples]) -> SampleSet:
     tables: dict[Key, Samples] = {found.key: found for found in samples}
-    return SampleSet(device=facts.name, tables=tables, facts={"date": datetime.date.today().isoformat(), **head_of(facts)})
+    head = {"date": datetime.date.today().isoformat(), **head_of(facts)}
+    return SampleSet(device=facts.name, tables=tables, facts=head)
