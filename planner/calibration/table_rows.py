@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.arrays import FloatArray
-from planner.documents.operator_tables import Columns, newest_table
+from planner.documents.operator_tables import Columns, tables_of
 from planner.samples import Key, Operator, Samples
 from planner.specs import Dtype
 from planner.units import MILLI
@@ -22,8 +22,8 @@ from planner.units import MILLI
 LEAST_WIDTH, MOST_ROWS = 1024, 16384
 HEAD_DIMS = (64, 128)
 LEAST_PROMPT = 16
-LEAST_HIDDEN, FEWEST_EXPERTS, MOST_EXPERTS, LEAST_INTERMEDIATE, MOST_EP = 2048, 64, 512, 96, 16
-LEAST_MESSAGE, MOST_MESSAGE = 2**12, 2**27
+LEAST_HIDDEN, FEWEST_EXPERTS, LEAST_INTERMEDIATE, MOST_EP = 2048, 64, 96, 16
+LEAST_MESSAGE, MOST_MESSAGE, MOST_RANKS = 2**12, 2**27, 8
 UNGATED = ((1024, 2688), (2048, 5120), (2688, 1856), (8192, 5120))
 """Hidden and intermediate sizes of models without a gate: tables do not say whether one was run for them."""
 COLD, TINY = 3.0, 0.05
@@ -33,12 +33,12 @@ FILTERS: Mapping[Operator, str] = {
     f"whose cache was hot, less than {TINY:g} or at least {COLD:g} times the cache",
     Operator.PREFILL_ATTENTION: "fewer KV heads than query heads, no window, head size 64 or 128, prompts of "
     f">= {LEAST_PROMPT} tokens, 16-bit cache",
-    Operator.EXPERTS: f"hidden >= {LEAST_HIDDEN}, {FEWEST_EXPERTS} to {MOST_EXPERTS} experts, intermediate "
-    f"of a rank >= {LEAST_INTERMEDIATE}, ep <= {MOST_EP}, shapes of models with a gate; every distribution "
-    "of visits",
+    Operator.EXPERTS: f"hidden >= {LEAST_HIDDEN}, >= {FEWEST_EXPERTS} experts, intermediate of a rank >= "
+    f"{LEAST_INTERMEDIATE}, ep <= {MOST_EP}, shapes of models with a gate, MXFP4 with 16-bit activations; "
+    "every distribution of visits",
     Operator.LATENT_DECODE: "all",
     Operator.LATENT_PREFILL: "16-bit cache",
-    Operator.ALL_REDUCE: "replayed as a graph, 4 KiB to 128 MiB",
+    Operator.ALL_REDUCE: f"replayed as a graph, 4 KiB to 128 MiB, <= {MOST_RANKS} ranks",
 }
 """Rows that are used, in words."""
 
@@ -120,11 +120,11 @@ def _experts_axes(c: Columns, _: Dtype | None) -> dict[str, FloatArray]:
 
 def _experts_kept(c: Columns, a: dict[str, FloatArray]) -> Mask:
     whole = _number(c, "inter_size")
+    wide = np.array(["w4a4mxfp4" not in str(name) for name in c["kernel_source"]], dtype=np.bool_)
     without = [(a["hidden"] == hidden) & (whole == inner) for hidden, inner in UNGATED]
-    return ~np.any(without, axis=0) & (
+    return wide & ~np.any(without, axis=0) & (
         (a["hidden"] >= LEAST_HIDDEN)
         & (a["experts"] >= FEWEST_EXPERTS)
-        & (a["experts"] <= MOST_EXPERTS)
         & (a["intermediate"] >= LEAST_INTERMEDIATE)
         & (a["ep"] <= MOST_EP)
     )
@@ -154,7 +154,8 @@ def _message_axes(c: Columns, _: Dtype | None) -> dict[str, FloatArray]:
 def _replayed(c: Columns, a: dict[str, FloatArray]) -> Mask:
     """Rows without the host's launch: of graphs, where a table has both."""
     eager = np.array([str(name).endswith("_eager") for name in c.get("kernel_source", ())], dtype=np.bool_)
-    return ~eager & (a["bytes"] >= LEAST_MESSAGE) & (a["bytes"] <= MOST_MESSAGE)
+    size = (a["bytes"] >= LEAST_MESSAGE) & (a["bytes"] <= MOST_MESSAGE)
+    return np.asarray(~eager & size & (a["ranks"] <= MOST_RANKS))
 
 
 _ATTENTION = ("batch_size", "isl", "step", "num_heads", "num_key_value_heads", "head_dim", "window_size")
@@ -224,9 +225,9 @@ _SOURCES: Mapping[Operator, _Source] = {
 
 
 def read_operator(systems: Path, system: str, key: Key, engine: str) -> tuple[Samples, str] | None:
-    """Samples of an operator at a format from an engine's newest table, and its version.
+    """Samples of an operator at a format from an engine's newest table that has it, and its version.
 
-    None where the engine has no such table, or the table no such format.
+    None where the engine has no such table.
 
     Raises
     ------
@@ -236,24 +237,26 @@ def read_operator(systems: Path, system: str, key: Key, engine: str) -> tuple[Sa
     operator, dtype = key
     source = _SOURCES[operator]
     wanted = (*source.columns, source.format, "kernel_source", "latency")
-    table = newest_table(systems, system, source.family, engine, source.name, wanted)
-    if table is None:
-        return None
-    of_format = np.asarray(table.columns[source.format] == FORMATS[dtype or Dtype.BF16])
-    columns = {name: values[of_format] for name, values in table.columns.items()}
-    if not of_format.any():
-        return None
-    axes = source.axes(columns, dtype)
+    for table in tables_of(systems, system, source.family, engine, source.name, wanted):
+        of_format = np.asarray(table.columns[source.format] == FORMATS[dtype or Dtype.BF16])
+        if of_format.any():
+            columns = {name: values[of_format] for name, values in table.columns.items()}
+            return _samples(source, key, columns), table.version
+    return None
+
+
+def _samples(source: _Source, key: Key, columns: Columns) -> Samples:
+    axes = source.axes(columns, key[1])
     kept = source.kept(columns, axes)
     samples = Samples(
-        operator=operator,
-        dtype=dtype,
+        operator=key[0],
+        dtype=key[1],
         axes=axes,
         time=_number(columns, "latency") * MILLI,
         spread=np.full(len(kept), np.nan),
         kernels=tuple(str(kernel) for kernel in columns["kernel_source"]),
     ).part(kept)
-    return _unique(samples, columns.get("distribution", np.full(len(kept), ""))[kept]), table.version
+    return _unique(samples, columns.get("distribution", np.full(len(kept), ""))[kept])
 
 
 def _unique(samples: Samples, distribution: NDArray[np.object_]) -> Samples:

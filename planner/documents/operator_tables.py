@@ -6,7 +6,7 @@ Tables lie in ``systems/data/SYSTEM/FAMILY/ENGINE/VERSION/NAME.parquet``, figure
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -124,18 +124,16 @@ def read_figures(systems: Path, system: str) -> SystemFigures:
     )
 
 
-def newest_table(
+def tables_of(
     systems: Path, system: str, family: str, engine: str, name: str, columns: Sequence[str]
-) -> OperatorTable | None:
-    """The table of an engine's newest version that has one; None where there is none.
+) -> Iterator[OperatorTable]:
+    """An engine's tables of one name, those of its newest version first.
 
     Columns that a table lacks are absent: older versions have fewer.
     """
     found = (systems / "data" / system / family / engine).glob(f"*/{name}.parquet")
-    path = max(found, key=lambda p: version_key(p.parent.name), default=None)
-    if path is None:
-        return None
-    return OperatorTable(path=path, version=path.parent.name, columns=read_columns(path, columns))
+    for path in sorted(found, key=lambda p: version_key(p.parent.name), reverse=True):
+        yield OperatorTable(path=path, version=path.parent.name, columns=read_columns(path, columns))
 
 
 def read_columns(path: str | Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
