@@ -4,7 +4,8 @@
         [--output gpu_profiles]
 
 The coefficients are those that ``fit_operator_tables.py`` fitted to the per-operator tables of
-aiconfigurator-core, together with the peaks they are relative to; `gpus.csv` holds the vendors' dense figures.
+aiconfigurator-core, together with the peaks they are relative to; `gpus.csv` holds the vendors' dense
+figures.
 Efficiencies are rescaled so that efficiency x peak does not change when the two disagree on the peak.
 GPUs without tables get the coefficients of their neighbours and say so. The output depends on nothing
 but the two files, the tables below, and ``gpu_devices.py`` beside this file.
@@ -53,9 +54,14 @@ COLD_ONLY = (
 )
 NO_TRAFFIC = "The table shows no time of moving activations; it is counted at the full bandwidth."
 NO_PASS = "The table shows no time of quantising activations; it is counted at the full bandwidth."
+BEYOND = "The table goes beyond the memory's bandwidth: part of it was measured in the last-level cache."
 ALONE = {
     "sglang": "vLLM's table is bound by host launches, or there is none: that of SGLang's kernel.",
     "trtllm": "vLLM's table is bound by host launches and SGLang has none: that of TensorRT-LLM's kernel.",
+}
+NO_TABLE = {
+    "sglang": "There is no table of vLLM's kernel: that of SGLang's.",
+    "trtllm": "There is no table of vLLM's kernel nor of SGLang's: that of TensorRT-LLM's.",
 }
 LATENT_CEILING = (
     "The compute efficiency is at the fit's upper bound of the 16-bit peak. The table goes beyond that "
@@ -71,8 +77,8 @@ PCIE_FITTED = (
 )
 PCIE_BORROWED = "Those of {name}, which has the same PCIe link; nobody measured them here."
 PCIE_SCALED = (
-    "Those of {name}, with bandwidths scaled by {factor:g}, the ratio of the PCIe links; nobody measured them "
-    "here."
+    "Those of {name}, with bandwidths scaled by {factor:g}, the ratio of the PCIe links; nobody measured "
+    "them here."
 )
 
 
@@ -169,10 +175,12 @@ def _row(operator: str, fit: Mapping[str, Any], scale: Scale, peak: str = "bf16"
     for name in _ORDER.get(operator, tuple(raw)):
         key, factor = _TIMES.get(name, (name, factors.get(name, 1.0)))
         values[key] = raw[name] * factor
-        if name in _SHARES and (name in fit.get("at_bounds", ()) or values[key] > EFFICIENCY_LIMIT):
-            if raw[name] >= 1.0:
-                values[key] = 1.0
-                notes.append(_SHARES[name])
+        if name in _SHARES and raw[name] >= 1.0:
+            values[key] = 1.0
+            notes.append(_SHARES[name])
+    if values.get("memory_efficiency", 0.0) > 1.0:
+        values["memory_efficiency"] = 1.0
+        notes.append(BEYOND)
     if operator == "gemm" and raw["overhead"] <= OVERHEAD_FLOOR:
         notes.append(AT_FLOOR)
     if operator == "all_reduce" and raw["per_rank"] <= PER_RANK_FLOOR:
@@ -214,7 +222,7 @@ def _moe(name: str, fits: Mapping[str, Any], scale: Scale) -> dict[str, Row]:
         if (name, dtype) in _MOE_BORROWED:
             continue
         row = _row("moe", fit, scale, _PEAK_OF[dtype])
-        row = _engine_note(row, fit, {"sglang": "There is no table of vLLM's kernel: that of SGLang's."})
+        row = _engine_note(row, fit, NO_TABLE)
         other, note = _MOE_LAUNCH_BOUND.get((name, dtype), ("", ""))
         if other in fits:
             overhead = fits[other]["values"]["overhead"] * _MICRO
@@ -569,8 +577,15 @@ def _with_latents(found: Mapping[str, Coefficients]) -> dict[str, Coefficients]:
 def profiles(data: Mapping[str, Any], rows: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     """Text of every profile by its name."""
     coefficients = all_coefficients(data["systems"], rows)
-    pcie = {d.name: data["systems"][d.system].get("pcie_all_reduce", {}) for d in DEVICES if d.system}
+    pcie = pcie_rows(data)
     return {d.name: profile_text(d, rows[d.row], coefficients[d.name], pcie) for d in DEVICES}
+
+
+def pcie_rows(data: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """All-reduces over PCIe by the profile that has tables of them."""
+    systems = data["systems"]
+    own = {d.name: systems[d.system].get("pcie_all_reduce") for d in DEVICES if d.system}
+    return {name: rows for name, rows in own.items() if rows}
 
 
 def main() -> None:

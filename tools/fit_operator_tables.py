@@ -2,9 +2,10 @@
 
     python tools/fit_operator_tables.py [PACKAGE_FOLDER] [-o tools/data/operator_coefficients.json]
 
-The folder is that of the package ``aiconfigurator-core`` (default: the installed one); pyarrow reads its tables
-(``pip install 'pd-planner[tables]'``). The output depends on nothing but the tables: coefficients in SI units,
-relative to the package's own peaks, with residuals on the rows they were fitted to and on shapes held out.
+The folder is that of the package ``aiconfigurator-core`` (default: the installed one); pyarrow reads its
+tables (``pip install 'pd-planner[tables]'``). The output depends on nothing but the tables: coefficients in
+SI units, relative to the package's own peaks, with residuals on the rows they were fitted to and on shapes
+held out.
 ``build_gpu_profiles.py`` makes profiles of it.
 """
 
@@ -38,13 +39,13 @@ from planner.samples import Key, Operator, Samples
 from planner.specs import Dtype
 
 HIGHEST = {"compute_efficiency": 1.0, "norm_exponent": 8.0}
-"""Bounds closer than those of a fit to own measurements: tables of a thousand shapes have no noise to spare."""
+"""Bounds closer than those of a fit to own measurements: thousands of rows average their noise."""
 UNCHECKED = (Operator.EXPERTS, Operator.LATENT_DECODE)
 """Operators whose rows may beat the peaks: uneven visits hit fewer experts than the form counts, and latent
 attention with an 8-bit cache multiplies in 8 bits, while profiles state its share of the 16-bit peak."""
 DIGITS = 4  # of coefficients; the last one is far below what they are known to
 BESIDE: Mapping[str, tuple[Key, ...]] = {SGLANG: ((Operator.EXPERTS, Dtype.MXFP4),)}
-"""Tables that are fitted beside the chosen ones, by engine: their fixed times stand in for those of others."""
+"""Tables that are fitted beside the chosen ones, by engine: their fixed times stand in for others'."""
 PCIE = ("l40s", "rtx_pro_6000_server")
 """GPUs whose all-reduce goes over PCIe: one latency and one bandwidth per number of ranks."""
 
@@ -142,9 +143,9 @@ def coefficients(systems: Path, names: tuple[str, ...] | None = None) -> dict[st
     if not known:
         raise SpecError(f"none of {', '.join(BOARDS)} has tables in {systems}")
     return {
-        "what": "Coefficients of operators, fitted to the silicon tables of aiconfigurator-core (Apache-2.0), "
-        "never to end-to-end measurements. Written by tools/fit_operator_tables.py.",
-        "units": "s, B, FLOP; efficiencies are shares of the peaks beside them; m, n, k, tokens and ranks count",
+        "what": "Coefficients of operators, fitted to the silicon tables of aiconfigurator-core "
+        "(Apache-2.0), never to end-to-end measurements. Written by tools/fit_operator_tables.py.",
+        "units": "s, B, FLOP; efficiencies are shares of the peaks beside them",
         "package": f"{PACKAGE} {package_version(systems)}".strip(),
         "rows": {str(operator): text for operator, text in FILTERS.items()},
         "systems": {name: system_entry(systems, name) for name in known},

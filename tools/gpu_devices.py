@@ -34,7 +34,8 @@ class Device:
 
     `trusted` names the columns whose figures were read in `spec_source`, `cross_read` those read in the
     InferenceX table. `pcie` holds the world sizes whose all-reduce goes over PCIe, and `pcie_of` the profile
-    whose rows they are; empty for the GPU's own. The CSV's figures are those of `parts` devices; `memory_gib` and `driver_mib` those of one.
+    whose rows they are. The CSV's figures are those of `parts` devices; `memory_gib` and `driver_mib` those
+    of one. `system` is what the operator tables call the GPU; empty where there are none.
     """
 
     name: str
@@ -140,9 +141,9 @@ GB202_BOARD = Estimate(
     of=("rtx-pro-6000-server",),
     log_sd=FAMILY_LOG_SD,
     factors={"memory": GDDR7_MEMORY},
-    method="Dimensionless efficiencies and fixed times of RTX PRO 6000 Server Edition, of the same chip. Shares "
-    "of the bandwidth are those of 1,792 GB/s, which its tables suggest, not of its data sheet's 1,597 "
-    f"GB/s; {_REPLACED}",
+    method="Dimensionless efficiencies and fixed times of RTX PRO 6000 Server Edition, of the same chip. "
+    "Shares of the bandwidth are those of 1,792 GB/s, which its tables suggest, not of its data sheet's "
+    f"1,597 GB/s; {_REPLACED}",
 )
 GB202_CARD = replace(
     GB202_BOARD,
@@ -726,7 +727,8 @@ _HOPPER = (
         network_verified=False,
         notes={
             "bf16": "At 2,430 MHz.",
-            "hbm": "The data sheet of the Server Edition; aiconfigurator-core uses the Workstation's 1,792; efficiencies are rescaled to this figure.",
+            "hbm": "The data sheet of the Server Edition; aiconfigurator-core uses the Workstation's 1,792. "
+            "Efficiencies are rescaled to this figure.",
             "domain": NODE_NOTE,
         },
         pcie=_ALL_WORLDS,

@@ -78,7 +78,7 @@ def _gemm_axes(c: Columns, dtype: Dtype | None) -> dict[str, FloatArray]:
 
 
 def _gemm_kept(_: Columns, a: dict[str, FloatArray]) -> Mask:
-    return (a["n"] >= LEAST_WIDTH) & (a["k"] >= LEAST_WIDTH) & (a["m"] <= MOST_ROWS)
+    return np.asarray((a["n"] >= LEAST_WIDTH) & (a["k"] >= LEAST_WIDTH) & (a["m"] <= MOST_ROWS))
 
 
 def _heads(c: Columns) -> dict[str, FloatArray]:
@@ -122,12 +122,13 @@ def _experts_kept(c: Columns, a: dict[str, FloatArray]) -> Mask:
     whole = _number(c, "inter_size")
     wide = np.array(["w4a4mxfp4" not in str(name) for name in c["kernel_source"]], dtype=np.bool_)
     without = [(a["hidden"] == hidden) & (whole == inner) for hidden, inner in UNGATED]
-    return wide & ~np.any(without, axis=0) & (
+    kept = (
         (a["hidden"] >= LEAST_HIDDEN)
         & (a["experts"] >= FEWEST_EXPERTS)
         & (a["intermediate"] >= LEAST_INTERMEDIATE)
         & (a["ep"] <= MOST_EP)
     )
+    return np.asarray(kept & wide & ~np.any(without, axis=0))
 
 
 def _latent_decode_axes(c: Columns, _: Dtype | None) -> dict[str, FloatArray]:
@@ -158,7 +159,9 @@ def _replayed(c: Columns, a: dict[str, FloatArray]) -> Mask:
     return np.asarray(~eager & size & (a["ranks"] <= MOST_RANKS))
 
 
-_ATTENTION = ("batch_size", "isl", "step", "num_heads", "num_key_value_heads", "head_dim", "window_size")
+_ATTENTION = ("batch_size", "isl", "step", "num_heads", "num_key_value_heads", "head_dim")
+_OPTIONAL = ("window_size", "distribution")
+"""Columns that older tables lack: their rows have no window, and even visits."""
 _LATENT = ("batch_size", "isl", "step", "num_heads")
 _CACHE = "kv_cache_dtype"
 _SOURCES: Mapping[Operator, _Source] = {
@@ -192,7 +195,7 @@ _SOURCES: Mapping[Operator, _Source] = {
         format="moe_dtype",
         columns=(
             *("num_tokens", "hidden_size", "inter_size", "topk", "num_experts"),
-            *("moe_tp_size", "moe_ep_size", "distribution"),
+            *("moe_tp_size", "moe_ep_size"),
         ),
         axes=_experts_axes,
         kept=_experts_kept,
@@ -236,8 +239,16 @@ def read_operator(systems: Path, system: str, key: Key, engine: str) -> tuple[Sa
     """
     operator, dtype = key
     source = _SOURCES[operator]
-    wanted = (*source.columns, source.format, "kernel_source", "latency")
-    for table in tables_of(systems, system, source.family, engine, source.name, wanted):
+    tables = tables_of(
+        systems,
+        system,
+        source.family,
+        engine,
+        source.name,
+        required=(*source.columns, source.format, "kernel_source", "latency"),
+        optional=_OPTIONAL,
+    )
+    for table in tables:
         of_format = np.asarray(table.columns[source.format] == FORMATS[dtype or Dtype.BF16])
         if of_format.any():
             columns = {name: values[of_format] for name, values in table.columns.items()}

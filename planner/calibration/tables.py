@@ -35,7 +35,7 @@ CHOSEN: Mapping[Key, tuple[str, ...]] = {
     (Operator.PREFILL_ATTENTION, None): (VLLM,),
     (Operator.EXPERTS, Dtype.BF16): (VLLM,),
     (Operator.EXPERTS, Dtype.FP8): (VLLM,),
-    (Operator.EXPERTS, Dtype.FP8_BLOCK): (VLLM,),
+    (Operator.EXPERTS, Dtype.FP8_BLOCK): (VLLM, SGLANG, TRTLLM),
     (Operator.EXPERTS, Dtype.NVFP4): (VLLM,),
     (Operator.EXPERTS, Dtype.MXFP4): (VLLM,),
     (Operator.EXPERTS, Dtype.INT4): (VLLM, SGLANG),

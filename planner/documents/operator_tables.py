@@ -106,7 +106,7 @@ def read_figures(systems: Path, system: str) -> SystemFigures:
         No such system, or a figure that is missing or no number above 0.
     """
     if system not in system_names(systems):
-        raise SpecError(f"system: {one_of(system, system_names(systems))}")
+        raise SpecError(f"system: {one_of(system_names(systems))}, got {system!r}")
     path = systems / f"{system}.yaml"
     tree, _ = parse_tree(read_text(path), str(path))
 
@@ -125,15 +125,29 @@ def read_figures(systems: Path, system: str) -> SystemFigures:
 
 
 def tables_of(
-    systems: Path, system: str, family: str, engine: str, name: str, columns: Sequence[str]
+    systems: Path,
+    system: str,
+    family: str,
+    engine: str,
+    name: str,
+    *,
+    required: Sequence[str],
+    optional: Sequence[str] = (),
 ) -> Iterator[OperatorTable]:
-    """An engine's tables of one name, those of its newest version first.
+    """An engine's tables of one name, those of its newest version first; optional columns may be absent.
 
-    Columns that a table lacks are absent: older versions have fewer.
+    Raises
+    ------
+    SpecError
+        pyarrow missing, or a damaged table.
     """
     found = (systems / "data" / system / family / engine).glob(f"*/{name}.parquet")
     for path in sorted(found, key=lambda p: version_key(p.parent.name), reverse=True):
-        yield OperatorTable(path=path, version=path.parent.name, columns=read_columns(path, columns))
+        columns = read_columns(path, [*required, *optional])
+        missing = [column for column in required if column not in columns]
+        if missing:
+            raise file_error(path, f"has no column {', '.join(missing)}")
+        yield OperatorTable(path=path, version=path.parent.name, columns=columns)
 
 
 def read_columns(path: str | Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
