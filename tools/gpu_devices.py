@@ -656,9 +656,9 @@ _HOPPER = (
         host_source=PCIE6,
         network_source=NIC_800,
         notes={
-            "fp4": "aiconfigurator-core uses 14,000; efficiencies are rescaled to this figure.",
+            "fp4": "aiconfigurator-core uses 14,000. Efficiencies are rescaled to this figure.",
             "int8": "INT8 is cut to a thirtieth of B200's: use FP8. aiconfigurator-core says 153.5.",
-            "hbm": "aiconfigurator-core uses 7,750; efficiencies are rescaled to this figure.",
+            "hbm": "aiconfigurator-core uses 7,750. Efficiencies are rescaled to this figure.",
         },
     ),
     Device(
