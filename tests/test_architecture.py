@@ -27,7 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "documents.source", "documents.sourced", "documents.tree", "documents.yaml_text",
         "documents.trace_columns", "documents.trace_times", "documents.published_file",
         "documents.measured_file", "documents.measurement_table", "documents.peer_file",
-        "documents.load_tests",
+        "documents.load_tests", "documents.operator_tables",
     ),
     ("memory", "traffic", "cases", "experts", "latent", "program", "fleet"),
     ("operators", "buckets", "rooflines", "reference_operators"),
@@ -128,6 +128,7 @@ LATE_IMPORTS = {
     ("planner.cli.timeline", "planner.side_by_side"): "numba: help does without",
     ("planner.cli.timeline", "planner.simulator.interference"): "numba: help does without",
     ("planner.cli.workload", "planner.report.workload"): "rich, only where tables are printed",
+    ("planner.documents.operator_tables", "pyarrow"): "slow to load, and in the extra [tables] only",
     ("planner.report.figures", "matplotlib"): "slow to load, and in the extra [report] only",
     ("planner.whatif.frames", "pandas"): "slow to load, and in the extra [notebook] only",
     ("planner.report.roofline_plot", "matplotlib.lines"): "slow to load, and in the extra [report] only",
@@ -148,6 +149,7 @@ ONLY_IN = {
     "pandas": ("planner.whatif.frames", "planner.results", "planner.report.rows"),
     "joblib": ("planner.whatif.workers",),
     "distributed": ("planner.whatif.workers",),
+    "pyarrow": ("planner.documents.operator_tables",),
     "scipy": ("planner.validation.fitting", "planner.calibration.fitting"),
     "torch": ("planner.profiling",),
 }
@@ -157,6 +159,7 @@ HEAVY = ("torch", "plotly")
 """Libraries that are loaded only for what needs them."""
 
 UNIT_LITERALS = {
+    "planner/calibration/table_rows.py": {"1024"},  # the narrowest weights of a table that count
     "planner/candidates/curves.py": {"2**20"},  # replicas of a group, at most
     "planner/cases.py": {"1024"},  # tokens and widths of shapes
     "planner/profiling/check.py": {"1024"},  # tokens

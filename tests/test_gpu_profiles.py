@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import importlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,11 @@ from planner.units import GIB, GIGA, MIB, TERA
 ROOT = Path(__file__).parents[1]
 GOLDEN = Path(__file__).parent / "golden"
 PROFILES = sorted((Path(__file__).parent.parent / "gpu_profiles").glob("*.yaml"))
-FITTED = {"a100-80gb-sxm", "b200-sxm", "gb200", "h100-sxm", "h200-sxm", "l40s"}
+FITTED = {
+    "a100-80gb-sxm", "b200-sxm", "b300-sxm", "gb200", "gb300", "h100-sxm", "h200-sxm", "l40s",
+    "rtx-pro-6000-server",
+}  # fmt: skip
+COEFFICIENTS = json.loads((ROOT / "tools" / "data" / "operator_coefficients.json").read_text("utf-8"))
 SCALES = {"TFLOP/s": TERA, "GB/s": GIGA, "GiB": GIB, "MiB": MIB, "W": 1.0, "1": 1.0}
 ASKED_FOR = [
     "t4", "v100-16gb-sxm", "v100-32gb-sxm", "a10", "a10g", "l4", "l40", "l40s", "a40", "rtx-a6000",
@@ -142,10 +147,73 @@ def test_routed_experts_and_latents_have_rows(name):
         assert calibration.log_sd[key] > 0
 
 
-@pytest.mark.parametrize("row", golden("gpu_attained_rates.csv"), ids=lambda r: f"{r['gpu']}-{r['quantity']}")
-def test_attained_rates_are_those_of_the_fit(row):
+SHARED_PEAKS = {
+    "compute_efficiency": "compute", "memory_efficiency": "memory", "quantization_efficiency": "quantization",
+}  # fmt: skip
+OPERATORS = {"mla_decode": "latent_decode", "mla_prefill": "latent_prefill"}
+UNUSED = {
+    ("h100-sxm", "moe.fp8"), ("h200-sxm", "moe.fp8"), ("l40s", "moe.mxfp4"),  # degenerate
+    *(
+        (name, f"mla_decode.{dtype}")  # the form misses the kernel by more than a quarter
+        for name in ("a100-80gb-sxm", "l40s", "rtx-pro-6000-server")
+        for dtype in ("bf16", "fp8")
+    ),
+}  # fmt: skip
+
+
+def committed_rates() -> list[tuple[str, str, float]]:
+    """GPU, quantity and rate of every fitted efficiency in the committed coefficients."""
+    systems = {
+        "h100_sxm": "h100-sxm", "h200_sxm": "h200-sxm", "a100_sxm": "a100-80gb-sxm", "l40s": "l40s",
+        "b200_sxm": "b200-sxm", "b300_sxm": "b300-sxm", "gb200": "gb200", "gb300": "gb300",
+        "rtx_pro_6000_server": "rtx-pro-6000-server",
+    }  # fmt: skip
+    found = []
+    for system, name in systems.items():
+        peaks = COEFFICIENTS["systems"][system]["peaks"]
+        for label, fit in COEFFICIENTS["systems"][system]["fits"].items():
+            operator, _, dtype = label.partition(".")
+            if "@" in label or operator == "all_reduce" or (name, label) in UNUSED:
+                continue
+            kind = {"nvfp4": "fp4", "fp8": "fp8", "fp8_block": "fp8"}.get(dtype, "bf16")
+            kind = "bf16" if operator.startswith("mla") else kind
+            for key, value in fit["values"].items():
+                if key not in SHARED_PEAKS or (key != "compute_efficiency" and value >= 1.0):
+                    continue
+                peak = peaks[kind] if key == "compute_efficiency" else peaks["bandwidth"]
+                parts = (OPERATORS.get(operator, operator), dtype, SHARED_PEAKS[key])
+                found.append((name, ".".join(part for part in parts if part), value * peak))
+    return found
+
+
+@pytest.mark.parametrize(("name", "quantity", "rate"), committed_rates())
+def test_attained_rates_are_those_of_the_fit(name, quantity, rate):
     # Efficiency x peak must survive a profile that states another peak than the fit used.
-    assert attained(load_gpu(row["gpu"]), row["quantity"]) == pytest.approx(float(row["value"]), rel=1e-4)
+    if (name, quantity) == ("rtx-pro-6000-server", "moe.fp8_block.memory"):
+        assert attained(load_gpu(name), quantity) == load_gpu(name).hbm_bandwidth < rate
+        return
+    assert attained(load_gpu(name), quantity) == pytest.approx(rate, rel=1e-4)
+
+
+def moved(gpu: str, quantity: str) -> float:
+    """How far the fit may be from an earlier one of the same tables, and why."""
+    operator, *rest = quantity.split(".")
+    if operator == "moe" and rest[0] in ("bf16", "fp8", "nvfp4"):
+        return 0.16  # it counted a gate for models that have none
+    if operator.startswith("latent"):
+        return 0.17  # to the form that predictions use, not to a simpler one
+    if gpu == "l40s" and operator == "decode_attention":
+        return 0.16  # it took caches in L2 for memory
+    if gpu == "a100-80gb-sxm":
+        return 0.06  # a flat valley: arithmetic against softmax, and against the exponent
+    return 0.04
+
+
+@pytest.mark.parametrize("row", golden("gpu_attained_rates.csv"), ids=lambda r: f"{r['gpu']}-{r['quantity']}")
+def test_another_fit_of_the_same_tables_found_the_same_rates(row):
+    gpu, quantity = row["gpu"], row["quantity"]
+    expected = pytest.approx(float(row["value"]), rel=moved(gpu, quantity))
+    assert attained(load_gpu(gpu), quantity) == expected
 
 
 @pytest.mark.parametrize("row", golden("gpu_specs.csv"), ids=lambda r: f"{r['gpu']}-{r['quantity']}")
@@ -198,7 +266,8 @@ def test_estimates_are_no_surer_than_their_neighbours():
 
 def test_estimates_name_their_relatives():
     assert "H100 and H200" in load_gpu("h20").calibration.method
-    assert "of the same family" in load_gpu("b300-sxm").calibration.method
+    assert "of the same family" in load_gpu("rtx-4090").calibration.method
+    assert "of the same chip" in load_gpu("rtx-5090").calibration.method
     assert "none of them of this family" in load_gpu("gaudi3").calibration.method
 
 
@@ -228,22 +297,31 @@ def test_activations_of_experts_do_not_outrun_memory():
     assert load_gpu("a100-80gb-sxm").calibration.moe[Dtype.BF16].activation_efficiency == 1.0
 
 
-def test_a_fit_outside_physics_falls_back_to_its_neighbour():
-    calibration = load_gpu("l40s").calibration
-    assert calibration.decode_attention[Dtype.FP8] == calibration.decode_attention[Dtype.BF16]
-    assert calibration.log_sd["decode_attention.fp8"] >= 0.2
+def test_caches_that_were_measured_in_l2_do_not_count_for_memory():
+    # With them the fits gave 0.98 of the bandwidth for bf16 and 1.10 for fp8, of the same memory.
+    rows = load_gpu("l40s").calibration.decode_attention
+    assert rows[Dtype.BF16].memory_efficiency == pytest.approx(rows[Dtype.FP8].memory_efficiency, rel=0.02)
+    assert rows[Dtype.FP8].memory_efficiency < 0.9
+
+
+def test_peers_over_pcie_5_have_their_own_rows():
+    server, workstation = (load_gpu(f"rtx-pro-6000-{x}").calibration for x in ("server", "workstation"))
+    l40s = load_gpu("l40s").calibration
+    assert server.pcie_all_reduce == workstation.pcie_all_reduce
+    assert server.pcie_all_reduce[8].bandwidth > 5 * l40s.pcie_all_reduce[8].bandwidth
+    assert min(server.log_sd["all_reduce"], workstation.log_sd["all_reduce"]) >= 0.3
 
 
 @pytest.mark.parametrize("name", ["l40s", "l4", "a10g", "a10", "l40", "rtx-4090", "rtx-6000-ada"])
 def test_all_reduce_over_pcie_goes_by_world_size(name):
     calibration = load_gpu(name).calibration
     assert calibration.all_reduce is None
-    assert calibration.pcie_all_reduce[2].bandwidth == pytest.approx(0.597 * 32 * GIGA)
-    assert calibration.pcie_all_reduce[8].alpha == pytest.approx(19.8e-6)
+    assert calibration.pcie_all_reduce[2].bandwidth == pytest.approx(0.597 * 32 * GIGA, rel=1e-3)
+    assert calibration.pcie_all_reduce[8].alpha == pytest.approx(19.8e-6, rel=0.01)
     assert "all_reduce" in calibration.log_sd
 
 
-@pytest.mark.parametrize(("name", "factor"), [("t4", 0.5), ("rtx-5090", 2.0), ("rtx-pro-6000-server", 2.0)])
+@pytest.mark.parametrize(("name", "factor"), [("t4", 0.5), ("rtx-5090", 2.0)])
 def test_all_reduce_over_another_pcie_is_scaled_to_it(name, factor):
     l40s, other = load_gpu("l40s").calibration, load_gpu(name).calibration
     for ranks in (2, 4, 8):
@@ -368,30 +446,33 @@ def test_narrow_weights_are_no_faster_where_they_are_only_stored(name):
 
 def inputs(devices: Any) -> tuple[dict[str, Any], dict[str, dict[str, str]]]:
     """Coefficients and vendor figures of no GPU: the same for every one."""
-    gemm = {"ec": 0.8, "em": 0.8, "t0": 4e-6, "p": 2.0, "emq": 0.3}
-    fit = {"n": 9, "med": 0.05, "p90": 0.2, "bias": 0.0, "logstd": 0.1}
-    experts = {"ec": 0.5, "em": 0.9, "t0": 4e-5, "p": 1.2, "ea": 0.4}
-    latent = {"t0": 1e-5, "em": 0.8, "ec": 0.9, "p": 2.0, "tb": 4e-6}
-    tables = ("bfloat16", "fp8", "fp8_block", "nvfp4", "w4a16_mxfp4", "int4_wo")
-    formats = ("bfloat16", "fp8", "fp8_block", "nvfp4")
+    residual = {"points": 9, "median_abs_error": 0.05, "p90_abs_error": 0.2, "bias": 0.0, "log_sd": 0.1}
+    time = {"overhead": 1e-5}
+    dense = {**time, "compute_efficiency": 0.8, "memory_efficiency": 0.8, "norm_exponent": 2.0}
+    prompt = {**time, "compute_efficiency": 0.9, "memory_efficiency": 0.4, "softmax_time": 3e-11}
+    values = {
+        "prefill_attention": prompt,
+        "mla_prefill": prompt,
+        "all_reduce": {**time, "per_rank": 2e-7, "bandwidth_efficiency": 0.7, "sqrt_time": 2e-6},
+        "moe.mxfp4@sglang": {**dense, "activation_efficiency": 0.4},
+        **{f"gemm.{f}": dense for f in ("bf16", "fp8", "fp8_block", "nvfp4")},
+        **{
+            f"moe.{f}": {**dense, "activation_efficiency": 0.4}
+            for f in ("bf16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int4")
+        },
+        **{
+            f"decode_attention.{f}": {**time, "memory_efficiency": 0.9, "cta_time": 3e-6}
+            for f in ("bf16", "fp8")
+        },
+        **{f"mla_decode.{f}": {**dense, "block_time": 4e-6} for f in ("bf16", "fp8")},
+    }
+    fits = {k: {"table": "vllm 1.0", "values": v, "residual": residual} for k, v in values.items()}
+    peaks = {"bandwidth": 1e12, "bf16": 1e14, "fp8": 2e14, "fp4": 4e14, "link": 1e11}
+    worlds = {str(n): {"alpha": 1e-5, "bandwidth": 3e9} for n in (2, 4, 8)}
     system = {
-        "spec": {"bw": 1e12, "bf16": 1e14, "fp8": 2e14, "fp4": 4e14, "link": 1e11},
-        "gemm": dict.fromkeys(formats, gemm),
-        "dec_bf16": {"t0": 1e-5, "em": 0.9, "tcta": 3e-6},
-        "dec_fp8": {"t0": 1e-5, "em": 0.8, "tcta": 3e-6},
-        "pre": {"t0": 1e-5, "ec": 0.9, "em": 0.4, "texp": 3e-11},
-        "ar_vllm": {"t0": 4e-6, "tn": 2e-7, "ebw": 0.7, "tsq": 2e-6},
-        "moe": {f"vllm|{table}": experts for table in tables},
-        "mla": {
-            "trtllm|dec|bfloat16": latent,
-            "trtllm|dec|fp8": latent,
-            "trtllm|pre": {"t0": 1e-5, "ec": 0.6, "em": 0.6, "texp": 1e-12},
-        },
-        "resid": {
-            **{f"gemm_{f}": fit for f in formats},
-            **{f"moe_vllm_{table}": fit for table in tables},
-            **dict.fromkeys(("dec_bfloat16", "dec_fp8", "pre", "ar_vllm"), fit),
-        },
+        "peaks": peaks,
+        "fits": fits,
+        "pcie_all_reduce": {"by_world_size": worlds, "residual": {"points": 9}},
     }
     rows = {
         d.row: {
@@ -403,14 +484,44 @@ def inputs(devices: Any) -> tuple[dict[str, Any], dict[str, dict[str, str]]]:
         }
         for d in devices
     }  # fmt: skip
-    systems = {
-        d.system: {k: v for k, v in system.items() if d.system in SEEN_BY_MLA or k != "mla"} for d in devices
+    return {"systems": {d.system: system for d in devices if d.system}}, rows
+
+
+def vendor_row(device: Any) -> dict[str, str]:
+    """The row of vendor figures that a profile was written from, read back from it."""
+    spec = load_document(ROOT / "gpu_profiles" / f"{device.name}.yaml", GpuProfileDocument).model.spec
+
+    def text(figure: Any) -> str:
+        return "" if figure is None else repr(figure.value * device.parts)
+
+    peaks = spec.peak_tflops
+    return {
+        "name": device.row,
+        "vendor": "",
+        "bf16_tflops": text(peaks.bf16),
+        "fp16_tflops": text(peaks.fp16),
+        "fp8_tflops": text(peaks.fp8),
+        "fp4_tflops": text(peaks.fp4),
+        "mem_bw_gbs": text(spec.hbm_gb_per_s),
+        "scaleup_gbs_per_dir": text(spec.scale_up.gb_per_s),
+        "scaleup_domain": str(spec.scale_up.domain.value),
+        "pcie_gbs_per_dir": text(spec.host_gb_per_s),
     }
-    pcie = {str(n): {"alpha": 1e-5, "eff": 0.1} for n in (2, 4, 8)}
-    return {"systems": systems, "allreduce_pcie_l40s": pcie}, rows
 
 
-SEEN_BY_MLA = ("h100_sxm", "h200_sxm", "b200_sxm", "gb200")
+def test_profiles_are_what_the_tool_makes_of_the_committed_coefficients(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    module = importlib.import_module("build_gpu_profiles")
+    rows = {}
+    for device in module.DEVICES:
+        vendor = load_gpu(device.name).vendor
+        rows[device.row] = vendor_row(device) | {"vendor": "NVIDIA" if vendor == "nvidia" else vendor}
+    coefficients = module.all_coefficients(COEFFICIENTS["systems"], rows)
+    pcie = module.pcie_rows(COEFFICIENTS)
+    for device in module.DEVICES:
+        lines = module.calibration_lines(device, rows[device.row], coefficients[device.name], pcie)
+        text = (ROOT / "gpu_profiles" / f"{device.name}.yaml").read_text(encoding="utf-8")
+        assert text.endswith("\n" + "\n".join(lines) + "\n"), device.name
 
 
 def test_the_tool_writes_the_same_twice_and_what_loads(monkeypatch):
@@ -420,14 +531,14 @@ def test_the_tool_writes_the_same_twice_and_what_loads(monkeypatch):
     first, second = module.profiles(data, rows), module.profiles(data, rows)
     assert first == second
     assert tuple(sorted(first)) == gpu_names()
+    shares = {d.name: d.estimate.factors.get("memory", 1.0) for d in module.DEVICES if d.estimate}
     for name, text in first.items():
         gpu = gpu_from_document(parse_document(text, f"{name}.yaml", GpuProfileDocument).model)
         assert gpu.name == name
         # Efficiency x bandwidth is the fit's whatever the profile's own bandwidth.
         row = gpu.calibration.decode_attention[Dtype.BF16]
-        assert row.memory_efficiency * gpu.hbm_bandwidth == pytest.approx(
-            0.9e12 / (2 if "mi250" in name else 1)
-        )
+        rate = 0.9e12 * shares.get(name, 1.0) / (2 if "mi250" in name else 1)
+        assert row.memory_efficiency * gpu.hbm_bandwidth == pytest.approx(rate, rel=1e-4)
 
 
 @pytest.mark.parametrize("path", PROFILES, ids=lambda p: p.stem)
@@ -459,7 +570,7 @@ def problems_of(text: str) -> str:
 
 
 def test_an_efficiency_above_its_limit_is_refused_with_its_line():
-    message = problems_of(h100(a=("memory_efficiency: 0.8749", "memory_efficiency: 1.03")))
+    message = problems_of(h100(a=("memory_efficiency: 0.8748", "memory_efficiency: 1.03")))
     assert "calibration.gemm.bf16.memory_efficiency: must be <= 1.02, got 1.03" in message
     assert "line " in message
 
@@ -472,7 +583,7 @@ def test_an_unknown_source_is_refused():
 
 def test_every_problem_is_reported_at_once():
     message = problems_of(
-        h100(a=("vendor: nvidia", "vendr: nvidia"), b=("norm_exponent: 3.184", "norm_exponent: 99"))
+        h100(a=("vendor: nvidia", "vendr: nvidia"), b=("norm_exponent: 3.132", "norm_exponent: 99"))
     )
     assert "did you mean vendor?" in message
     assert "norm_exponent: must be <= 12" in message

@@ -63,11 +63,11 @@ def test_gemm_by_hand():
 
 
 def test_gemm_of_the_h100_profile_by_hand():
-    """Coefficients of the published fit, written out: 0.81027 of 989 TFLOP/s, 0.8749 of 3,350 GB/s."""
+    """Coefficients of the published fit, written out: 0.8118 of 989 TFLOP/s, 0.8748 of 3,350 GB/s."""
     m, n, k = 512, 4096, 4096
-    compute = 2 * m * n * k / (989e12 * 0.81027)
-    memory = 2 * (m * k + n * k + m * n) / (3350e9 * 0.8749)
-    expected = 3.774e-6 + (compute**3.184 + memory**3.184) ** (1 / 3.184)
+    compute = 2 * m * n * k / (989e12 * 0.8118)
+    memory = 2 * (m * k + n * k + m * n) / (3350e9 * 0.8748)
+    expected = 3.771e-6 + (compute**3.132 + memory**3.132) ** (1 / 3.132)
     kernel = GemmKernel.of(catalog.load_gpu("h100-sxm"), Dtype.BF16)
     assert float(gemm_time(kernel, m, n, k)) == pytest.approx(expected, rel=1e-3)  # figures as rounded there
 

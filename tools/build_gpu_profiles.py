@@ -1,9 +1,11 @@
 """Write ``gpu_profiles/*.yaml`` from fitted roofline coefficients and a table of vendor figures.
 
-    python tools/build_gpu_profiles.py coefficients.json gpus.csv [--output gpu_profiles]
+    python tools/build_gpu_profiles.py gpus.csv [--coefficients tools/data/operator_coefficients.json]
+        [--output gpu_profiles]
 
-`coefficients.json` holds, per system, coefficients fitted on the per-operator tables of
-aiconfigurator-core together with the peaks they are relative to; `gpus.csv` the vendors' dense figures.
+The coefficients are those that ``fit_operator_tables.py`` fitted to the per-operator tables of
+aiconfigurator-core, together with the peaks they are relative to; `gpus.csv` holds the vendors' dense
+figures.
 Efficiencies are rescaled so that efficiency x peak does not change when the two disagree on the peak.
 GPUs without tables get the coefficients of their neighbours and say so. The output depends on nothing
 but the two files, the tables below, and ``gpu_devices.py`` beside this file.
@@ -28,7 +30,9 @@ BORROWED_LOG_SD = 0.2
 PCIE_LOG_SD = 0.7
 """Hosts differ in what lies between their cards: public serving rows of four and eight cards of L40S, RTX
 A6000 and RTX 4090 attain two to ten times the bandwidth of these tables for large messages."""
+PCIE4_GB_PER_S, PCIE5_GB_PER_S = 31.5, 63.0  # in the table of vendor figures
 DATE = "2026-11"
+COEFFICIENTS = Path(__file__).parent / "data" / "operator_coefficients.json"
 
 FITTED_METHOD = (
     "Least squares on log residuals over the per-operator silicon tables of aiconfigurator-core (vLLM "
@@ -44,24 +48,38 @@ AT_CEILING = (
     "causal mask is split between it and the softmax term, and only their sum is determined."
 )
 RANKS_FLAT = "The time per rank is at the fit's lower bound: world sizes of the table show no growth."
-L2_HOT = "The table's smaller caches were measured in L2: the memory efficiency is optimistic."
+COLD_ONLY = (
+    "Fitted to caches above three times the last-level cache and to tiny ones: those between were measured "
+    "in it, at up to twice the memory's bandwidth."
+)
 NO_TRAFFIC = "The table shows no time of moving activations; it is counted at the full bandwidth."
+NO_PASS = "The table shows no time of quantising activations; it is counted at the full bandwidth."
+BEYOND = "The table goes beyond the memory's bandwidth: part of it was measured in the last-level cache."
+ALONE = {
+    "sglang": "vLLM's table is bound by host launches, or there is none: that of SGLang's kernel.",
+    "trtllm": "vLLM's table is bound by host launches and SGLang has none: that of TensorRT-LLM's kernel.",
+}
+NO_TABLE = {
+    "sglang": "There is no table of vLLM's kernel: that of SGLang's.",
+    "trtllm": "There is no table of vLLM's kernel nor of SGLang's: that of TensorRT-LLM's.",
+}
 LATENT_CEILING = (
-    "The compute efficiency is at the fit's upper bound of the 16-bit peak. The table reaches 1.3 times that "
+    "The compute efficiency is at the fit's upper bound of the 16-bit peak. The table goes beyond that "
     "peak: long contexts are faster than this says."
 )
+WORST_FIT = 0.25
+"""Median error above which a form does not describe a kernel: its coefficients are not used."""
 
-L40S_PCIE = (
+PCIE_FITTED = (
     "One latency and one bandwidth per world size, fitted on the same package's all-reduce tables of "
-    "PCIe-attached L40S: without peer access the ring law does not hold. No residual was recorded, and "
-    "public serving rows attain two to ten times the bandwidth: hosts differ."
+    "{name}: over PCIe the ring law does not hold. Hosts differ in what lies between their cards: the spread "
+    "is not that of the fit."
 )
-PCIE_AS_L40S = "Those of L40S, which has the same PCIe 4.0 x16 link; nobody measured them here."
+PCIE_BORROWED = "Those of {name}, which has the same PCIe link; nobody measured them here."
 PCIE_SCALED = (
-    "Those of L40S, with bandwidths scaled by {factor:g}, the ratio of the PCIe links; nobody measured them "
-    "here."
+    "Those of {name}, with bandwidths scaled by {factor:g}, the ratio of the PCIe links; nobody measured "
+    "them here."
 )
-PCIE4_GB_PER_S = 31.5  # of L40S in the table of vendor figures
 
 
 # --------------------------------------------------------------------------------------------
@@ -104,72 +122,26 @@ class Scale:
     link: float
 
 
-_FIT_FORMATS = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4"}
 _PEAK_OF = {"bf16": "bf16", "fp8": "fp8", "fp8_block": "fp8", "nvfp4": "fp4", "mxfp4": "bf16", "int4": "bf16"}
 """Whose peak a format's compute efficiency is a share of; weight-only formats are multiplied in 16 bits."""
 _MICRO, _PICO = 1e6, 1e12
-
-
-def _residual(raw: Mapping[str, float]) -> dict[str, float]:
-    return {
-        "points": raw["n"],
-        "median_abs_error": raw["med"],
-        "p90_abs_error": raw["p90"],
-        "bias": raw["bias"],
-        "log_sd": raw["logstd"],
-    }
-
-
-def _gemm(raw: Mapping[str, float], residual: Mapping[str, float], compute: float, memory: float) -> Row:
-    values = {
-        "compute_efficiency": raw["ec"] * compute,
-        "memory_efficiency": raw["em"] * memory,
-        "overhead_us": raw["t0"] * _MICRO,
-        "norm_exponent": raw["p"],
-    }
-    if raw["emq"] < 1e6:  # 16-bit rows carry a huge number for "no such pass"
-        values["quantization_efficiency"] = raw["emq"] * memory
-    return Row(values, _residual(residual), AT_FLOOR if raw["t0"] <= OVERHEAD_FLOOR else "")
-
-
-def _decode(raw: Mapping[str, float], residual: Mapping[str, float], memory: float) -> Row:
-    values = {
-        "memory_efficiency": raw["em"] * memory,
-        "overhead_us": raw["t0"] * _MICRO,
-        "cta_time_us": raw["tcta"] * _MICRO,
-    }
-    return Row(values, _residual(residual))
-
-
-def _prefill(raw: Mapping[str, float], residual: Mapping[str, float], scale: Scale) -> Row:
-    values = {
-        "compute_efficiency": raw["ec"] * scale.compute["bf16"],
-        "memory_efficiency": raw["em"] * scale.memory,
-        "overhead_us": raw["t0"] * _MICRO,
-        "softmax_time_ps": raw["texp"] * _PICO,
-    }
-    return Row(values, _residual(residual), AT_CEILING if raw["ec"] >= 1.0 else "")
-
-
-def _all_reduce(raw: Mapping[str, float], residual: Mapping[str, float], link: float) -> Row:
-    values = {
-        "overhead_us": raw["t0"] * _MICRO,
-        "per_rank_us": raw["tn"] * _MICRO,
-        "bandwidth_efficiency": raw["ebw"] * link,
-        "sqrt_time_us": raw["tsq"] * _MICRO,
-    }
-    return Row(values, _residual(residual), RANKS_FLAT if raw["tn"] <= PER_RANK_FLOOR else "")
-
-
-_MOE_TABLES = {
-    "bf16": ("vllm|bfloat16",),
-    "fp8": ("vllm|fp8",),
-    "fp8_block": ("vllm|fp8_block",),
-    "nvfp4": ("vllm|nvfp4",),
-    "mxfp4": ("vllm|w4a16_mxfp4",),
-    "int4": ("vllm|int4_wo", "sglang|int4_wo"),
+_TIMES = {
+    "overhead": ("overhead_us", _MICRO),
+    "per_rank": ("per_rank_us", _MICRO),
+    "cta_time": ("cta_time_us", _MICRO),
+    "block_time": ("block_time_us", _MICRO),
+    "sqrt_time": ("sqrt_time_us", _MICRO),
+    "softmax_time": ("softmax_time_ps", _PICO),
 }
-"""Tables of routed experts by weight format, the preferred one first."""
+"""Keys of a profile and their units, by coefficient [s]."""
+_ORDER = {
+    "decode_attention": ("memory_efficiency", "overhead", "cta_time"),
+    "mla_decode": ("memory_efficiency", "compute_efficiency", "overhead", "norm_exponent", "block_time"),
+    "all_reduce": ("overhead", "per_rank", "bandwidth_efficiency", "sqrt_time"),
+}
+"""Order of coefficients in a profile, where it is not that of the fit."""
+_SHARES = {"quantization_efficiency": NO_PASS, "activation_efficiency": NO_TRAFFIC}
+"""Shares of the bandwidth that a table need not show, and what is said where it does not."""
 
 _MOE_BORROWED = {
     ("h100_sxm", "fp8"): ("fp8_block", "The fit of per-tensor FP8 is degenerate; those of FP8 in blocks."),
@@ -178,10 +150,9 @@ _MOE_BORROWED = {
 }
 """Fits that are not used, by system and format, and the format whose row stands in."""
 
-
 _MOE_LAUNCH_BOUND = {
     (system, "mxfp4"): (
-        "sglang|w4a16_mxfp4",
+        "moe.mxfp4@sglang",
         "The fixed time of vLLM's table is bound by host launches: 63 us on H100 and H200 alike, half as "
         "much again as of other formats. That of SGLang's table of the same kernels.",
     )
@@ -190,120 +161,107 @@ _MOE_LAUNCH_BOUND = {
 """Rows whose fixed time is that of another table, by system and format."""
 
 
-def _moe(name: str, system: Mapping[str, Any], scale: Scale) -> dict[str, Row]:
+def _row(operator: str, fit: Mapping[str, Any], scale: Scale, peak: str = "bf16") -> Row:
+    """A fit in the keys of a profile, relative to the profile's peaks."""
+    factors = {
+        "compute_efficiency": scale.compute.get(peak, 1.0),
+        "memory_efficiency": scale.memory,
+        "quantization_efficiency": scale.memory,
+        "activation_efficiency": scale.memory,
+        "bandwidth_efficiency": scale.link,
+    }
+    raw: Mapping[str, float] = fit["values"]
+    values, notes = {}, []
+    for name in _ORDER.get(operator, tuple(raw)):
+        key, factor = _TIMES.get(name, (name, factors.get(name, 1.0)))
+        values[key] = raw[name] * factor
+        if name in _SHARES and raw[name] >= 1.0:
+            values[key] = 1.0
+            notes.append(_SHARES[name])
+    if values.get("memory_efficiency", 0.0) > 1.0:
+        values["memory_efficiency"] = 1.0
+        notes.append(BEYOND)
+    if operator == "gemm" and raw["overhead"] <= OVERHEAD_FLOOR:
+        notes.append(AT_FLOOR)
+    if operator == "all_reduce" and raw["per_rank"] <= PER_RANK_FLOOR:
+        notes.append(RANKS_FLAT)
+    if operator == "prefill_attention" and raw["compute_efficiency"] >= 1.0:
+        notes.append(AT_CEILING)
+    return Row(values, dict(fit["residual"]), " ".join(notes))
+
+
+def _engine_note(row: Row, fit: Mapping[str, Any], notes: Mapping[str, str]) -> Row:
+    note = notes.get(fit["table"].split()[0], "")
+    return replace(row, note=" ".join(text for text in (note, row.note) if text))
+
+
+def _formats_of(operator: str, fits: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Fits of an operator by format."""
+    found = {name.partition(".")[2]: fit for name, fit in fits.items() if name.startswith(f"{operator}.")}
+    return {dtype: fit for dtype, fit in found.items() if "@" not in dtype}
+
+
+def _gemm(fits: Mapping[str, Any], scale: Scale) -> dict[str, Row]:
+    return {
+        dtype: _engine_note(_row("gemm", fit, scale, _PEAK_OF[dtype]), fit, ALONE)
+        for dtype, fit in _formats_of("gemm", fits).items()
+    }
+
+
+def _decode(fits: Mapping[str, Any], scale: Scale, note: str) -> dict[str, Row]:
+    rows = {
+        dtype: _row("decode_attention", fit, scale)
+        for dtype, fit in _formats_of("decode_attention", fits).items()
+    }
+    return {dtype: replace(row, note=note) if note else row for dtype, row in rows.items()}
+
+
+def _moe(name: str, fits: Mapping[str, Any], scale: Scale) -> dict[str, Row]:
     rows = {}
-    for dtype, tables in _MOE_TABLES.items():
-        table = next((t for t in tables if t in system["moe"]), None)
-        if table is None or (name, dtype) in _MOE_BORROWED:
+    for dtype, fit in _formats_of("moe", fits).items():
+        if (name, dtype) in _MOE_BORROWED:
             continue
-        raw = system["moe"][table]
-        values = {
-            "compute_efficiency": raw["ec"] * scale.compute[_PEAK_OF[dtype]],
-            "memory_efficiency": raw["em"] * scale.memory,
-            "overhead_us": raw["t0"] * _MICRO,
-            "norm_exponent": raw["p"],
-            "activation_efficiency": raw["ea"] * scale.memory,
-        }
-        notes = []
+        row = _row("moe", fit, scale, _PEAK_OF[dtype])
+        row = _engine_note(row, fit, NO_TABLE)
         other, note = _MOE_LAUNCH_BOUND.get((name, dtype), ("", ""))
-        if other in system["moe"]:
-            values["overhead_us"] = system["moe"][other]["t0"] * _MICRO
-            notes.append(note)
-        if not table.startswith("vllm|"):
-            notes.append("There is no table of vLLM's kernel: that of SGLang's.")
-        if values["activation_efficiency"] > EFFICIENCY_LIMIT:
-            values["activation_efficiency"] = 1.0
-            notes.append(NO_TRAFFIC)
-        residual = _residual(system["resid"]["moe_" + table.replace("|", "_")])
-        rows[dtype] = Row(values, residual, " ".join(notes))
-    for (owner, dtype), (other, note) in _MOE_BORROWED.items():
+        if other in fits:
+            overhead = fits[other]["values"]["overhead"] * _MICRO
+            row = Row({**row.values, "overhead_us": overhead}, row.residual, note)
+        rows[dtype] = row
+    for (owner, dtype), (stand_in, note) in _MOE_BORROWED.items():
         if owner == name:
-            rows[dtype] = rows[other].borrowed(note)
-    return {dtype: rows[dtype] for dtype in _MOE_TABLES if dtype in rows}
+            rows[dtype] = rows[stand_in].borrowed(note)
+    return {dtype: rows[dtype] for dtype in _PEAK_OF if dtype in rows}
 
 
-_LATENT_RESIDUALS = {
-    "h100_sxm": {
-        "bfloat16": {"n": 1448, "med": 0.060, "p90": 0.227, "bias": 0.015, "logstd": 0.086},
-        "fp8": {"n": 1448, "med": 0.082, "p90": 0.276, "bias": 0.015, "logstd": 0.112},
-        "pre": {"n": 880, "med": 0.134, "p90": 0.343, "bias": 0.054, "logstd": 0.146},
-    },
-    "h200_sxm": {
-        "bfloat16": {"n": 1448, "med": 0.074, "p90": 0.244, "bias": 0.021, "logstd": 0.106},
-        "fp8": {"n": 1448, "med": 0.073, "p90": 0.271, "bias": 0.018, "logstd": 0.108},
-        "pre": {"n": 880, "med": 0.127, "p90": 0.359, "bias": 0.053, "logstd": 0.143},
-    },
-    "b200_sxm": {
-        "bfloat16": {"n": 1448, "med": 0.083, "p90": 0.295, "bias": 0.021, "logstd": 0.120},
-        "fp8": {"n": 1448, "med": 0.118, "p90": 0.333, "bias": 0.033, "logstd": 0.191},
-        "pre": {"n": 880, "med": 0.151, "p90": 0.413, "bias": 0.074, "logstd": 0.139},
-    },
-    "gb200": {
-        "bfloat16": {"n": 1448, "med": 0.078, "p90": 0.296, "bias": 0.021, "logstd": 0.109},
-        "fp8": {"n": 1448, "med": 0.128, "p90": 0.313, "bias": 0.019, "logstd": 0.174},
-        "pre": {"n": 880, "med": 0.186, "p90": 0.416, "bias": 0.067, "logstd": 0.192},
-    },
-}
-"""Of latent attention, which the JSON file leaves out: TRT-LLM 1.3.0rc20 tables of the same package against
-the fitted forms, both formats of the cache relative to the 16-bit peak."""
+def _latent(fits: Mapping[str, Any], scale: Scale) -> tuple[dict[str, Row], Row | None]:
+    """Rows of TensorRT-LLM's kernels, which have a table on every GPU that has any."""
 
+    def usable(fit: Mapping[str, Any]) -> bool:
+        return bool(fit["residual"]["median_abs_error"] <= WORST_FIT)
 
-def _latent_decode(raw: Mapping[str, float], residual: Mapping[str, float], scale: Scale, note: str) -> Row:
-    values = {
-        "memory_efficiency": raw["em"] * scale.memory,
-        "compute_efficiency": raw["ec"] * scale.compute["bf16"],
-        "overhead_us": raw["t0"] * _MICRO,
-        "norm_exponent": raw["p"],
-        "block_time_us": raw["tb"] * _MICRO,
+    decode = {
+        dtype: replace(
+            _row("mla_decode", fit, scale),
+            note=LATENT_CEILING if dtype == "fp8" and fit["values"]["compute_efficiency"] >= 1.0 else "",
+        )
+        for dtype, fit in _formats_of("mla_decode", fits).items()
+        if usable(fit)
     }
-    return Row(values, _residual(residual), note)
-
-
-def _latent(name: str, system: Mapping[str, Any], scale: Scale) -> tuple[dict[str, Row], Row | None]:
-    """Rows of TRT-LLM's kernels, which have a table on every GPU that has any."""
-    if "mla" not in system:
-        return {}, None
-    raw, residual = system["mla"], _LATENT_RESIDUALS[name]
-    decode = {}
-    for dtype, key in (("bf16", "bfloat16"), ("fp8", "fp8")):
-        row = raw[f"trtllm|dec|{key}"]
-        note = LATENT_CEILING if dtype == "fp8" and row["ec"] >= 1.0 else ""
-        decode[dtype] = _latent_decode(row, residual[key], scale, note)
-    pre = raw["trtllm|pre"]
-    values = {
-        "compute_efficiency": pre["ec"] * scale.compute["bf16"],
-        "memory_efficiency": pre["em"] * scale.memory,
-        "overhead_us": pre["t0"] * _MICRO,
-        "softmax_time_ps": pre["texp"] * _PICO,
-    }
-    return decode, Row(values, _residual(residual["pre"]))
+    prefill = fits.get("mla_prefill")
+    return decode, _row("mla_prefill", prefill, scale) if prefill and usable(prefill) else None
 
 
 def fitted(name: str, system: Mapping[str, Any], scale: Scale, *, pcie: bool = False) -> Coefficients:
     """Coefficients of a system that has tables, relative to the profile's peaks."""
-    residual = system["resid"]
-    decode = {"bf16": _decode(system["dec_bf16"], residual["dec_bfloat16"], scale.memory)}
-    if pcie:  # the one system whose last-level cache holds a good part of the table
-        decode["bf16"] = replace(decode["bf16"], note=L2_HOT)
-    if "dec_fp8" in system:
-        decode["fp8"] = _decode(system["dec_fp8"], residual["dec_fp8"], scale.memory)
-    if decode.get("fp8", decode["bf16"]).values["memory_efficiency"] > EFFICIENCY_LIMIT:
-        raw = system["dec_fp8"]["em"]
-        decode["fp8"] = decode["bf16"].borrowed(
-            f"The fit gave {raw:g} of the memory bandwidth: its caches were hot. The bf16 row is used."
-        )
-    latent_decode, latent_prefill = _latent(name, system, scale)
+    fits: Mapping[str, Any] = system["fits"]
+    latent_decode, latent_prefill = _latent(fits, scale)
     return Coefficients(
-        gemm={
-            _FIT_FORMATS[key]: _gemm(
-                raw, residual[f"gemm_{key}"], scale.compute[_PEAK_OF[_FIT_FORMATS[key]]], scale.memory
-            )
-            for key, raw in system["gemm"].items()
-        },
-        decode_attention=decode,
-        prefill_attention=_prefill(system["pre"], residual["pre"], scale),
-        all_reduce=None if pcie else _all_reduce(system["ar_vllm"], residual["ar_vllm"], scale.link),
-        moe=_moe(name, system, scale),
+        gemm=_gemm(fits, scale),
+        decode_attention=_decode(fits, scale, COLD_ONLY if pcie else ""),
+        prefill_attention=_row("prefill_attention", fits["prefill_attention"], scale),
+        all_reduce=None if pcie else _row("all_reduce", fits["all_reduce"], scale),
+        moe=_moe(name, fits, scale),
         mla_decode=latent_decode,
         mla_prefill=latent_prefill,
     )
@@ -326,6 +284,10 @@ def _formats(row: Mapping[str, str]) -> tuple[str, ...]:
     return (sixteen, *eight, *four)
 
 
+_OF_MEMORY = ("memory_efficiency", "quantization_efficiency", "activation_efficiency")
+"""Shares of the memory's bandwidth."""
+
+
 def estimated(neighbours: Sequence[Coefficients], estimate: Estimate, row: Mapping[str, str]) -> Coefficients:
     """Geometric means over those `neighbours` that have a row, for the formats the GPU of `row` has."""
     sixteen, *narrow = _formats(row)
@@ -337,12 +299,10 @@ def estimated(neighbours: Sequence[Coefficients], estimate: Estimate, row: Mappi
         if not own:
             return None
         found = _geometric_mean(own, own[0].note if len(own) == 1 else "", estimate.log_sd)
-        factor = estimate.factors.get(multiplied, 1.0) if multiplied else 1.0
-        if factor == 1.0:
-            return found
+        factors = dict.fromkeys(_OF_MEMORY, estimate.factors.get("memory", 1.0))
+        factors["compute_efficiency"] = estimate.factors.get(multiplied, 1.0) if multiplied else 1.0
         return replace(
-            found,
-            values={**found.values, "compute_efficiency": found.values["compute_efficiency"] * factor},
+            found, values={key: value * factors.get(key, 1.0) for key, value in found.values.items()}
         )
 
     def by_format(
@@ -458,11 +418,10 @@ def calibration_lines(
     device: Device,
     row: Mapping[str, str],
     coefficients: Coefficients,
-    pcie: Mapping[str, Mapping[str, float]],
+    pcie: Mapping[str, Mapping[str, Any]],
 ) -> list[str]:
     """The ``calibration:`` section."""
     reach = device.scale_up_domain or int(row["scaleup_domain"])
-    link = float(row["pcie_gbs_per_dir"]) / PCIE4_GB_PER_S
     lines = [
         "# How much of the figures above kernels reach; efficiencies are shares of them.",
         "calibration:",
@@ -489,26 +448,33 @@ def calibration_lines(
     if coefficients.all_reduce is not None and device.scale_up_kind != "pcie" and reach > 1:
         lines += ["  all_reduce:", *_row_lines(coefficients.all_reduce, " " * 4)]
     if device.pcie:
-        lines += _pcie_lines(device, pcie, link)
+        lines += _pcie_lines(device, row, pcie)
     return lines
 
 
-PCIE_LINK_GB_PER_S = 32.0
-"""What the efficiencies of the PCIe fit are shares of."""
-
-
-def _pcie_lines(device: Device, pcie: Mapping[str, Mapping[str, float]], link: float) -> list[str]:
-    """Rows of L40S at the GPU's world sizes, their bandwidths times `link`."""
-    note = L40S_PCIE if device.system else PCIE_AS_L40S if link == 1.0 else PCIE_SCALED.format(factor=link)
+def _pcie_lines(device: Device, row: Mapping[str, str], pcie: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Rows at the GPU's world sizes: its own, or those of a relative times the ratio of the links."""
+    owner, links = (
+        device.pcie_of or device.name,
+        {"l40s": PCIE4_GB_PER_S, "rtx-pro-6000-server": PCIE5_GB_PER_S},
+    )
+    factor = float(row["pcie_gbs_per_dir"]) / links[owner]
+    found = pcie[owner]
+    residual = {"points": 0, "log_sd": PCIE_LOG_SD}
+    note = PCIE_BORROWED if factor == 1.0 else PCIE_SCALED
+    if device.name == owner:
+        note, residual = PCIE_FITTED, {**found["residual"], "log_sd": PCIE_LOG_SD}
+    shown = [f"{key}: {number(value)}" for key, value in residual.items()]
+    name = {"l40s": "L40S", "rtx-pro-6000-server": "RTX PRO 6000 Server Edition"}[owner]
     return [
         "  pcie_all_reduce:",
         "    by_world_size:",
         *(
-            f"      {size}: {{alpha_us: {number(pcie[str(size)]['alpha'] * _MICRO)}, "
-            f"gb_per_s: {number(pcie[str(size)]['eff'] * PCIE_LINK_GB_PER_S * link)}}}"
-            for size in device.pcie
+            f"      {size}: {{alpha_us: {number(world['alpha'] * _MICRO)}, "
+            f"gb_per_s: {number(world['bandwidth'] / 1e9 * factor)}}}"
+            for size, world in ((n, found["by_world_size"][str(n)]) for n in device.pcie)
         ),
-        f"    residual: {{points: 0, log_sd: {number(PCIE_LOG_SD)}, note: {quoted(note)}}}",
+        f"    residual: {{{', '.join(shown)}, note: {quoted(note.format(name=name, factor=factor))}}}",
     ]
 
 
@@ -516,7 +482,7 @@ def profile_text(
     device: Device,
     row: Mapping[str, str],
     coefficients: Coefficients,
-    pcie: Mapping[str, Mapping[str, float]],
+    pcie: Mapping[str, Mapping[str, Any]],
 ) -> str:
     """One profile."""
     system = device.system or device.name
@@ -555,12 +521,15 @@ def profile_text(
 
 def scale_of(system: Mapping[str, Any], row: Mapping[str, str]) -> Scale:
     """Fit's peak over the profile's peak, so that their products stay the same."""
-    fit = system["spec"]
+    fit = system["peaks"]
     columns = {"bf16": "bf16_tflops", "fp8": "fp8_tflops", "fp4": "fp4_tflops"}
-    compute = {key: fit[key] / (float(row[column]) * 1e12) for key, column in columns.items() if row[column]}
     return Scale(
-        compute=compute,
-        memory=fit["bw"] / (float(row["mem_bw_gbs"]) * 1e9),
+        compute={
+            key: fit[key] / (float(row[column]) * 1e12)
+            for key, column in columns.items()
+            if row[column] and key in fit
+        },
+        memory=fit["bandwidth"] / (float(row["mem_bw_gbs"]) * 1e9),
         link=fit["link"] / (float(row["scaleup_gbs_per_dir"]) * 1e9),
     )
 
@@ -587,19 +556,19 @@ def all_coefficients(
 def _with_latents(found: Mapping[str, Coefficients]) -> dict[str, Coefficients]:
     """Latent attention for GPUs without tables of it: that of Hopper, whose kernels are the closest."""
     hopper = [found[name] for name in ("h100-sxm", "h200-sxm")]
-    note = "There is no table of this GPU: the mean of H100 and H200."
+    note = "No table of this GPU that the form describes: the mean of H100 and H200."
     lent = {
         dtype: _geometric_mean([h.mla_decode[dtype] for h in hopper], note, FAR_LOG_SD)
         for dtype in hopper[0].mla_decode
     }
     prompts = _geometric_mean([h.mla_prefill for h in hopper if h.mla_prefill], note, FAR_LOG_SD)
     return {
-        name: own
-        if own.mla_decode
-        else replace(
+        name: replace(
             own,
-            mla_decode={d: row for d, row in lent.items() if d in own.gemm},
-            mla_prefill=prompts,
+            mla_decode={
+                d: own.mla_decode.get(d, row) for d, row in lent.items() if d in own.decode_attention
+            },
+            mla_prefill=own.mla_prefill or prompts,
         )
         for name, own in found.items()
     }
@@ -608,16 +577,21 @@ def _with_latents(found: Mapping[str, Coefficients]) -> dict[str, Coefficients]:
 def profiles(data: Mapping[str, Any], rows: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     """Text of every profile by its name."""
     coefficients = all_coefficients(data["systems"], rows)
-    return {
-        d.name: profile_text(d, rows[d.row], coefficients[d.name], data["allreduce_pcie_l40s"])
-        for d in DEVICES
-    }
+    pcie = pcie_rows(data)
+    return {d.name: profile_text(d, rows[d.row], coefficients[d.name], pcie) for d in DEVICES}
+
+
+def pcie_rows(data: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """All-reduces over PCIe by the profile that has tables of them."""
+    systems = data["systems"]
+    own = {d.name: systems[d.system].get("pcie_all_reduce") for d in DEVICES if d.system}
+    return {name: rows for name, rows in own.items() if rows}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("coefficients", type=Path, help="JSON file of fitted coefficients")
     parser.add_argument("gpus", type=Path, help="CSV file of vendor figures")
+    parser.add_argument("--coefficients", type=Path, default=COEFFICIENTS, help="JSON file of fits")
     parser.add_argument("--output", type=Path, default=Path("gpu_profiles"), help="folder to write to")
     arguments = parser.parse_args()
     data = json.loads(arguments.coefficients.read_text(encoding="utf-8"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 # --------------------------------------------------------------------------------------------
 # Kinds of facts
@@ -19,7 +19,7 @@ class Estimate:
     """Where the coefficients of a GPU without operator tables come from.
 
     `of` names profiles whose geometric mean is taken, `log_sd` the least spread; `factors` multiply the
-    compute efficiencies by number format (bf16, fp8, fp4).
+    compute efficiencies by number format (bf16, fp8, fp4), and shares of the bandwidth ("memory").
     """
 
     of: tuple[str, ...]
@@ -33,8 +33,9 @@ class Device:
     """A profile to be.
 
     `trusted` names the columns whose figures were read in `spec_source`, `cross_read` those read in the
-    InferenceX table. `pcie` holds the world sizes whose all-reduce goes over PCIe. The CSV's figures are
-    those of `parts` devices; `memory_gib` and `driver_mib` those of one.
+    InferenceX table. `pcie` holds the world sizes whose all-reduce goes over PCIe, and `pcie_of` the profile
+    whose rows they are. The CSV's figures are those of `parts` devices; `memory_gib` and `driver_mib` those
+    of one. `system` is what the operator tables call the GPU; empty where there are none.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Device:
     notes: Mapping[str, str] = field(default_factory=dict)
     system: str = ""
     pcie: tuple[int, ...] = ()
+    pcie_of: str = "l40s"
     estimate: Estimate | None = None
 
 
@@ -132,19 +134,29 @@ HOPPER_CARD = _family(
     log_sd=BOARD_LOG_SD,
     but=". The card's lower power limit is not counted",
 )
-BLACKWELL = _family("B200 and GB200", "b200-sxm", "gb200")
-BLACKWELL_BOARD = _family(
-    "B200 and GB200",
-    "b200-sxm",
-    "gb200",
-    log_sd=FAR_LOG_SD,
-    but=" but with other tensor cores (compute capability 12.0 against 10.0) and kernels",
+GDDR7_MEMORY = 1597 / 1792
+"""The tables' rates on RTX PRO 6000 Server Edition are 95 % of the data sheet's 1,597 GB/s, but 85 % of the
+1,792 GB/s of the other boards with this chip: what GDDR boards reach. So these get the latter share."""
+GB202_BOARD = Estimate(
+    of=("rtx-pro-6000-server",),
+    log_sd=FAMILY_LOG_SD,
+    factors={"memory": GDDR7_MEMORY},
+    method="Dimensionless efficiencies and fixed times of RTX PRO 6000 Server Edition, of the same chip. "
+    "Shares of the bandwidth are those of 1,792 GB/s, which its tables suggest, not of its data sheet's "
+    f"1,597 GB/s; {_REPLACED}",
+)
+GB202_CARD = replace(
+    GB202_BOARD,
+    log_sd=BOARD_LOG_SD,
+    method=GB202_BOARD.method.replace(
+        "of the same chip.", "of the same chip, fewer units of which are in use."
+    ),
 )
 ANY = Estimate(
     of=ALL,
     log_sd=FAR_LOG_SD,
-    method="Geometric mean of the dimensionless efficiencies and fixed times of all GPUs that have operator "
-    f"tables, none of them of this family; {_REPLACED}",
+    method="Geometric mean of the dimensionless efficiencies and fixed times of H100, H200, A100, L40S, B200 "
+    f"and GB200, none of them of this family; {_REPLACED}",
 )
 L4_ESTIMATE = Estimate(
     of=("l40s",),
@@ -633,21 +645,21 @@ _HOPPER = (
         row="B300-SXM",
         aliases=("b300", "b300-288gb", "b300_sxm"),
         architecture="blackwell",
+        system="b300_sxm",
         cross_read=frozenset({"scaleup_domain", "mem_bw_gbs", "fp4_tflops"}),
         memory_gib=267.69,
         driver_mib=275040,
         driver_note="288 GB physical.",
-        spec_source=AIC.format(system="b300_sxm"),
+        spec_source=AIC,
         trusted=AIC_COLUMNS - {"mem_bw_gbs", "fp4_tflops", "int8_tops"},
         scale_up_kind="nvlink",
         host_source=PCIE6,
         network_source=NIC_800,
         notes={
-            "fp4": "aiconfigurator-core uses 14,000.",
+            "fp4": "aiconfigurator-core uses 14,000. Efficiencies are rescaled to this figure.",
             "int8": "INT8 is cut to a thirtieth of B200's: use FP8. aiconfigurator-core says 153.5.",
-            "hbm": "aiconfigurator-core uses 7,750.",
+            "hbm": "aiconfigurator-core uses 7,750. Efficiencies are rescaled to this figure.",
         },
-        estimate=BLACKWELL,
     ),
     Device(
         name="gb200",
@@ -670,17 +682,17 @@ _HOPPER = (
         row="GB300",
         aliases=("gb300-nvl72", "gb300-288gb"),
         architecture="blackwell",
+        system="gb300",
         cross_read=frozenset({"scaleup_domain"}),
         memory_gib=276.50,
         driver_mib=284208,
         driver_note="288 GB physical.",
-        spec_source=AIC.format(system="gb300"),
+        spec_source=AIC,
         trusted=AIC_COLUMNS,
         scale_up_kind="nvlink",
         host_source=C2C_SHARED,
         network_source="ConnectX-8, 800 Gbit/s per GPU; " + AIC.format(system="gb300"),
         notes={"int8": "INT8 is cut to a thirtieth of GB200's: use FP8."},
-        estimate=BLACKWELL,
     ),
     Device(
         name="rtx-5090",
@@ -696,16 +708,17 @@ _HOPPER = (
         network_verified=False,
         notes={"bf16": "With FP32 accumulation, which inference uses.", "domain": NODE_NOTE},
         pcie=_ALL_WORLDS,
-        estimate=BLACKWELL_BOARD,
+        estimate=GB202_CARD,
     ),
     Device(
         name="rtx-pro-6000-server",
         row="RTX-PRO-6000-SE",
         aliases=("rtx-pro-6000", "rtxpro6000", "rtx-pro-6000-se"),
         architecture="blackwell",
+        system="rtx_pro_6000_server",
         memory_gib=94.97,
         driver_mib=97887,
-        spec_source=AIC.format(system="rtx_pro_6000_server"),
+        spec_source=AIC,
         trusted=AIC_COLUMNS - {"mem_bw_gbs", "scaleup_gbs_per_dir"},
         scale_up_kind="pcie",
         scale_up_domain=8,
@@ -714,11 +727,12 @@ _HOPPER = (
         network_verified=False,
         notes={
             "bf16": "At 2,430 MHz.",
-            "hbm": "The data sheet of the Server Edition; aiconfigurator-core uses the Workstation's 1,792.",
+            "hbm": "The data sheet of the Server Edition; aiconfigurator-core uses the Workstation's 1,792. "
+            "Efficiencies are rescaled to this figure.",
             "domain": NODE_NOTE,
         },
         pcie=_ALL_WORLDS,
-        estimate=BLACKWELL_BOARD,
+        pcie_of="rtx-pro-6000-server",
     ),
     Device(
         name="rtx-pro-6000-workstation",
@@ -734,7 +748,8 @@ _HOPPER = (
         network_verified=False,
         notes={"fp4": "The vendor's 4,000 'AI TOPS' are FP4 with sparsity.", "domain": NODE_NOTE},
         pcie=_ALL_WORLDS,
-        estimate=BLACKWELL_BOARD,
+        pcie_of="rtx-pro-6000-server",
+        estimate=GB202_BOARD,
     ),
 )
 

@@ -7,7 +7,7 @@ that grows linearly for samples far off (soft L1 beyond 10 %), so that a few gli
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,6 +96,9 @@ def fit(
     *,
     prior: Mapping[str, float] | None = None,
     cache_bytes: float = 0.0,
+    highest: Mapping[str, float] | None = None,
+    fixed: Mapping[str, float] | None = None,
+    checked: bool = True,
 ) -> Fit:
     """Fit the form of an operator to its samples.
 
@@ -111,6 +114,13 @@ def fit(
     cache_bytes : float
         Samples that move less than three times this may have been measured in the last-level cache, and
         may beat the peaks. [B]
+    highest : mapping of str to float, optional
+        Bounds from above that are closer than the form's.
+    fixed : mapping of str to float, optional
+        Coefficients that are not fitted.
+    checked : bool
+        Whether samples that beat the peaks are left out or refused. Experts that are visited unevenly may:
+        the form counts those that even visits hit.
 
     Raises
     ------
@@ -126,11 +136,12 @@ def fit(
             f"{label}: a fit needs at least {FEWEST_SAMPLES} times above 0, got {len(kept)} "
             f"of {len(samples)} (measure more cases)"
         )
-    kept, glitches = _within_peaks(form, kept, peaks, cache_bytes)
-    free = _free(form, kept)
-    start = _typical(form, prior)
+    kept, glitches = _within_peaks(form, kept, peaks, cache_bytes) if checked else (kept, 0)
+    known = fixed or {}
+    free = [c for c in _free(form, kept, highest or {}) if c.name not in known]
+    start = {**_typical(form, prior), **known}
     values = _solved(form, kept, peaks, free, start, len(kept) < ENOUGH_SAMPLES)
-    unknown = _insensitive(form, kept, peaks, free, values)
+    unknown = _insensitive(form, kept, peaks, free, values, start)
     if unknown:
         free = [c for c in free if c.name not in unknown]
         values = _solved(form, kept, peaks, free, start, len(kept) < ENOUGH_SAMPLES)
@@ -187,10 +198,14 @@ def _within_peaks(form: Form, samples: Samples, peaks: Peaks, cache_bytes: float
     return kept, int(beating.sum())
 
 
-def _free(form: Form, samples: Samples) -> list[Coefficient]:
-    """Coefficients that this form has for these samples."""
+def _free(form: Form, samples: Samples, highest: Mapping[str, float]) -> list[Coefficient]:
+    """Coefficients that this form has for these samples, within their bounds."""
     quantised = "quantize" in samples.axes and bool(np.any(samples.axes["quantize"] > 0))
-    return [c for c in form.coefficients if quantised or c.name != "quantization_efficiency"]
+    return [
+        replace(c, high=min(c.high, highest.get(c.name, c.high)))
+        for c in form.coefficients
+        if quantised or c.name != "quantization_efficiency"
+    ]
 
 
 def _typical(form: Form, prior: Mapping[str, float] | None) -> dict[str, float]:
@@ -245,19 +260,23 @@ def _solved(
 
 
 def _insensitive(
-    form: Form, samples: Samples, peaks: Peaks, free: Sequence[Coefficient], values: Mapping[str, float]
+    form: Form,
+    samples: Samples,
+    peaks: Peaks,
+    free: Sequence[Coefficient],
+    values: Mapping[str, float],
+    start: Mapping[str, float],
 ) -> tuple[str, ...]:
-    """Coefficients whose doubling moves hardly any time: the samples do not tell them."""
+    """Coefficients whose doubling, or return to their start, moves hardly any time: the samples are silent.
+
+    One that the fit drove to almost nothing moves no time when doubled, but is known to be small.
+    """
     base = np.asarray(form.time(values, samples, peaks))
     unknown = []
     for c in free:
-        moved = [
-            np.abs(
-                np.log(np.asarray(form.time({**values, c.name: values[c.name] * f}, samples, peaks)) / base)
-            )
-            for f in (0.5, 2.0)
-        ]
-        if max(float(np.max(change)) for change in moved) < _INSENSITIVE:
+        others = (values[c.name] / 2, values[c.name] * 2, start[c.name])
+        times = [np.asarray(form.time({**values, c.name: other}, samples, peaks)) for other in others]
+        if max(float(np.max(np.abs(np.log(time / base)))) for time in times) < _INSENSITIVE:
             unknown.append(c.name)
     return tuple(unknown)
 
