@@ -104,7 +104,9 @@ def run(device_name: str, folder: Path) -> dict[str, Any]:
     base = None if known is None else load_gpu_document(known)
     name = f"{known or 'gpu'}-measured"
     (folder / f"{name}.samples.csv").write_text(samples_text(measured.samples), encoding="utf-8")
-    built = build_profile(measured.samples, facts, name=name, date=date.today().isoformat(), base=base)
+    built = build_profile(
+        measured.samples.fastest(), facts, name=name, date=date.today().isoformat(), base=base
+    )
     (folder / f"{name}.yaml").write_text(built.text, encoding="utf-8")
     again = measure(device_name, full=False, worlds=None, seconds=None, progress=_say)
     steps = check(built.gpu, open_device(device_name), progress=print)

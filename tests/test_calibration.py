@@ -505,3 +505,16 @@ def test_profile_without_torch_says_what_to_install(planner: Runner, tmp_path: P
     assert refused.code == 2
     assert 'planner profile needs torch: pip install "pd-planner[profile]"' in refused.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_tables_or_samples(planner: Runner, tmp_path: Path) -> None:
+    for arguments, said in (
+        ((), "give SAMPLES or --tables, one of both"),
+        ((EXAMPLE, "--tables", "h100_sxm"), "give SAMPLES or --tables, one of both"),
+        ((EXAMPLE, "--engine", "vllm"), "--engine and --package go with --tables"),
+        (("--tables", "h100_sxm", "--package", tmp_path), str(tmp_path)),
+    ):
+        refused = planner("calibrate", "ops", *arguments, "-o", tmp_path / "x.yaml")
+        assert refused.code == 2
+        assert said in refused.err
+        assert list(tmp_path.iterdir()) == []

@@ -20,11 +20,20 @@ from typing import Any
 
 import numpy as np
 
-from planner.calibration.fitting import Fit, Residuals, fit
+from planner.calibration.fitting import Residuals
 from planner.calibration.forms import Peaks
 from planner.calibration.held_out import held_out
 from planner.calibration.table_rows import FILTERS
-from planner.calibration.tables import BOARDS, SGLANG, Board, board_of, label, peaks_of, read_tables
+from planner.calibration.tables import (
+    BOARDS,
+    SGLANG,
+    Board,
+    board_of,
+    fit_table,
+    label,
+    peaks_of,
+    read_tables,
+)
 from planner.documents.files import write_text_atomic
 from planner.documents.operator_tables import (
     PACKAGE,
@@ -38,11 +47,6 @@ from planner.errors import SpecError
 from planner.samples import Key, Operator, Samples
 from planner.specs import Dtype
 
-HIGHEST = {"compute_efficiency": 1.0, "norm_exponent": 8.0}
-"""Bounds closer than those of a fit to own measurements: thousands of rows average their noise."""
-UNCHECKED = (Operator.EXPERTS, Operator.LATENT_DECODE)
-"""Operators whose rows may beat the peaks: uneven visits hit fewer experts than the form counts, and latent
-attention with an 8-bit cache multiplies in 8 bits, while profiles state its share of the 16-bit peak."""
 DIGITS = 4  # of coefficients; the last one is far below what they are known to
 BESIDE: Mapping[str, tuple[Key, ...]] = {SGLANG: ((Operator.EXPERTS, Dtype.MXFP4),)}
 """Tables that are fitted beside the chosen ones, by engine: their fixed times stand in for others'."""
@@ -59,17 +63,10 @@ def residuals(found: Residuals) -> dict[str, Any]:
     return {"points": found.points, **{name: rounded(getattr(found, name)) for name in names}}
 
 
-def fitted(samples: Samples, peaks: Peaks, board: Board, fixed: Mapping[str, float] | None = None) -> Fit:
-    """A fit with the bounds of tables; samples in a warm cache may beat the memory."""
-    cache = board.cache if board.hot else 0.0
-    checked = samples.operator not in UNCHECKED
-    return fit(samples, peaks, cache_bytes=cache, highest=HIGHEST, fixed=fixed, checked=checked)
-
-
 def entry(samples: Samples, peaks: Peaks, board: Board, source: str) -> dict[str, Any]:
     """One operator at one format, as it goes into the file."""
-    found = fitted(samples, peaks, board)
-    other = held_out(samples, peaks, lambda part: fitted(part, peaks, board))
+    found = fit_table(samples, peaks, board)
+    other = held_out(samples, peaks, lambda part: fit_table(part, peaks, board))
     row: dict[str, Any] = {
         "table": source,
         "values": {name: rounded(value) for name, value in found.values.items()},
@@ -93,7 +90,7 @@ def over_pcie(samples: Samples, peaks: Peaks, board: Board) -> dict[str, Any]:
     worlds, errors = {}, []
     for ranks in np.unique(samples.axes["ranks"]):
         part = samples.part(samples.axes["ranks"] == ranks)
-        found = fitted(part, peaks, board, {"per_rank": 0.0, "sqrt_time": 0.0})
+        found = fit_table(part, peaks, board, {"per_rank": 0.0, "sqrt_time": 0.0})
         worlds[str(int(ranks))] = {
             "alpha": rounded(found.values["overhead"]),
             "bandwidth": rounded(found.values["bandwidth_efficiency"] * peaks.link),

@@ -7,14 +7,14 @@ says of itself and what it attained at best, and are marked as measured.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from planner.calibration.fitting import Fit, Residuals, fit, label_of
-from planner.calibration.forms import FORMS
+from planner.calibration.forms import FORMS, Peaks
 from planner.calibration.links import pcie_rows
 from planner.calibration.peaks import SIXTEEN, peaks_of
 from planner.calibration.spec import measured_spec
@@ -87,8 +87,9 @@ def build_profile(
     date: str,
     base: GpuProfileDocument | None = None,
     method: str = _METHOD,
+    fit_with: Callable[[Samples, Peaks], Fit] | None = None,
 ) -> BuiltProfile:
-    """A profile from samples of one device.
+    """A profile from samples of one device, one of each case.
 
     Parameters
     ----------
@@ -101,13 +102,15 @@ def build_profile(
         YYYY-MM-DD.
     base : GpuProfileDocument, optional
         The catalogue's profile of this make: its ``spec`` is kept, and its rows where nothing was measured.
+    fit_with : callable, optional
+        How samples become coefficients; default: :func:`planner.calibration.fitting.fit`.
 
     Raises
     ------
     SpecError
         Samples that beat the peaks, or none of matrix products in 16 bits.
     """
-    samples = samples.fastest()
+    fitter = fit_with or (lambda found, peaks: fit(found, peaks, cache_bytes=facts.cache))
     head, spec = measured_spec(samples, facts, base, date)
     bare = _parsed(name, facts, head, spec, _placeholder(facts, base), base)
     fits: dict[str, Fit] = {}
@@ -116,7 +119,7 @@ def build_profile(
     for key, found in samples.tables.items():
         if found.operator not in FORMS:
             continue
-        fitted = _try_fit(bare, found, facts, notes)
+        fitted = _try_fit(bare, found, fitter, notes)
         if fitted is None:
             continue
         fits[label_of(found)] = fitted
@@ -137,7 +140,9 @@ def build_profile(
     return BuiltProfile(text=text, gpu=gpu_from_document(document), fits=fits, notes=tuple(notes))
 
 
-def _try_fit(gpu: GPU, samples: Samples, facts: DeviceFacts, notes: list[str]) -> Fit | None:
+def _try_fit(
+    gpu: GPU, samples: Samples, fitter: Callable[[Samples, Peaks], Fit], notes: list[str]
+) -> Fit | None:
     """A fit, or None with a note where the samples are too few or the GPU has no such peak."""
     try:
         peaks = peaks_of(gpu, samples.operator, samples.dtype)
@@ -150,7 +155,7 @@ def _try_fit(gpu: GPU, samples: Samples, facts: DeviceFacts, notes: list[str]) -
         return None
     if samples.operator is Operator.ALL_REDUCE and gpu.scale_up_kind == "pcie":
         return None  # one row for each world size instead
-    found = fit(samples, peaks, cache_bytes=facts.cache)
+    found = fitter(samples, peaks)
     notes += [f"{label_of(samples)}: {note}" for note in notes_of(found)]
     return found
 
@@ -163,8 +168,8 @@ def notes_of(found: Fit) -> tuple[str, ...]:
         said.append(f"The samples do not tell {names}: typical of data-centre GPUs.")
     if found.at_bounds:
         said.append(f"At a bound of the fit: {', '.join(found.at_bounds)}.")
-    if found.residuals.left_out:
-        said.append(f"{found.residuals.left_out} samples were no times or beat the peaks.")
+    if found.residuals.left_out and not any("left out" in note for note in found.notes):
+        said.append(f"{found.residuals.left_out} samples were left out.")
     return tuple(said)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from planner.calibration.fitting import Fit, fit
 from planner.calibration.forms import Peaks
 from planner.calibration.table_rows import COLD, TINY, read_operator
 from planner.documents.operator_tables import (
@@ -82,6 +83,20 @@ BOARDS: Mapping[str, Board] = {
     "rtx_pro_6000_server": Board(sm_count=188, cache=128 * MEGA, hot=True),
 }
 """GPUs with tables of everything that a profile needs."""
+
+
+HIGHEST = {"compute_efficiency": 1.0, "norm_exponent": 8.0}
+"""Bounds closer than those of a fit to own measurements: thousands of rows average their noise."""
+UNCHECKED = (Operator.EXPERTS, Operator.LATENT_DECODE)
+"""Operators whose rows may beat the peaks: uneven visits hit fewer experts than the form counts, and latent
+attention with an 8-bit cache multiplies in 8 bits, while profiles state its share of the 16-bit peak."""
+
+
+def fit_table(samples: Samples, peaks: Peaks, board: Board, fixed: Mapping[str, float] | None = None) -> Fit:
+    """A fit with the bounds of tables; samples in a warm cache may beat the memory."""
+    cache = board.cache if board.hot else 0.0
+    checked = samples.operator not in UNCHECKED
+    return fit(samples, peaks, cache_bytes=cache, highest=HIGHEST, fixed=fixed, checked=checked)
 
 
 def read_tables(systems: Path, system: str, engine: str | None = None) -> SampleSet:

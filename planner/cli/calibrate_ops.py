@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import click
 
 from planner.calibration.profile import build_profile, merged
-from planner.catalog import load_gpu_document
+from planner.calibration.tables import ENGINES, board_of, fit_table, read_tables
+from planner.catalog import gpu_name, load_gpu_document
 from planner.cli.output import check_outputs, echo_json, width
 from planner.cli.profile import summary, today
 from planner.device_facts import DeviceFacts, catalogue_name, facts_of
 from planner.documents.files import file_error, write_text_atomic
 from planner.documents.gpu_profile import GpuProfileDocument, gpu_from_document
+from planner.documents.operator_tables import tables_folder
 from planner.documents.samples_file import read_samples
+from planner.errors import SpecError
 from planner.samples import SampleSet
 
 
 @click.command()
-@click.argument("samples", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("samples", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--tables", metavar="SYSTEM", help="Tables of aiconfigurator-core instead, e.g. of h100_sxm.")
+@click.option("--engine", type=click.Choice(ENGINES), help="Whose tables; default: the best for each format.")
+@click.option(
+    "--package", type=click.Path(path_type=Path), help="Folder of aiconfigurator-core, where not installed."
+)
 @click.option(
     "--gpu",
     metavar="NAME|none",
@@ -28,23 +37,52 @@ from planner.samples import SampleSet
     "-o", "--output", type=click.Path(path_type=Path), required=True, help="The profile to write (YAML)."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def ops(samples: tuple[Path, ...], gpu: str | None, output: Path, as_json: bool) -> None:
+def ops(
+    samples: tuple[Path, ...],
+    tables: str | None,
+    engine: str | None,
+    package: Path | None,
+    gpu: str | None,
+    output: Path,
+    as_json: bool,
+) -> None:
     """Fit a GPU profile to SAMPLES of its operators, as `planner profile` writes them.
 
     Several files of one device are taken together; of each case the fastest library counts. What SAMPLES do
     not tell is borrowed from the catalogue's profile of the same GPU, and said.
+
+    With --tables the samples are those of the package aiconfigurator-core (pip install "pd-planner[tables]"
+    aiconfigurator-core), Apache-2.0: the GPU's own, or another engine's kernels than the catalogue has.
     """
+    if bool(samples) == bool(tables):
+        raise SpecError("give SAMPLES or --tables, one of both")
+    if tables is None and (engine or package):
+        raise SpecError("--engine and --package go with --tables")
     check_outputs(samples, (output,))
-    found = merged([read_samples(path) for path in samples])
-    known = catalogue_name(found.device)
+    if tables is None:
+        found = merged([read_samples(path) for path in samples])
+        known = catalogue_name(found.device)
+    else:
+        found = read_tables(tables_folder(package), tables, engine)
+        known = known_gpu(tables)
     base = None
     if gpu != "none" and (gpu or known):
         base = load_gpu_document(str(gpu or known))
-    facts = facts_of(found.device, found.facts) or _facts_without_head(found, base, samples[0])
+    source = samples[0] if samples else Path(str(tables))
+    facts = facts_of(found.device, found.facts) or _facts_without_head(found, base, source)
     if facts.kind == "cpu" and gpu is None:
         base = None
+    date = found.facts.get("date", today())
+    method = METHOD if tables is None else f"{METHOD} Samples: tables of {found.facts['package']}."
+    board = None if tables is None else board_of(tables)
     built = build_profile(
-        found, facts, name=output.stem, date=found.facts.get("date", today()), base=base, method=METHOD
+        found if board else found.fastest(),
+        facts,
+        name=output.stem,
+        date=date,
+        base=base,
+        method=method,
+        fit_with=None if board is None else lambda samples, peaks: fit_table(samples, peaks, board),
     )
     write_text_atomic(output, built.text)
     if as_json:
@@ -56,6 +94,14 @@ def ops(samples: tuple[Path, ...], gpu: str | None, output: Path, as_json: bool)
     for note in built.notes:
         click.echo(f"note: {note}", err=True)
     click.echo(f"wrote {output} ({len(found)} samples)")
+
+
+def known_gpu(system: str) -> str | None:
+    """The catalogue's name of a GPU that the package calls `system`; None where it has none."""
+    for name in (system, system.replace("_", "-")):
+        with contextlib.suppress(SpecError):
+            return gpu_name(name)
+    return None
 
 
 METHOD = (

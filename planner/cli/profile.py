@@ -86,7 +86,7 @@ def profile(
     path = output or Path(f"{_slug(facts, base)}.yaml")
     check_outputs((), (path, samples_path(path)))
     write_text_atomic(samples_path(path), samples_text(measured.samples))
-    built = build_profile(measured.samples, facts, name=path.stem, date=today(), base=base)
+    built = build_profile(measured.samples.fastest(), facts, name=path.stem, date=today(), base=base)
     write_text_atomic(path, built.text)
     seconds_taken = time.perf_counter() - began
     notes = list(built.notes)
