@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from planner.arrays import Numbers
+from planner.results import Result
 from planner.roofline import GemmKernel, dtype_of_rows, smooth_maximum
 from planner.specs import GPU, Dtype, Phase
 
@@ -113,7 +114,7 @@ class RooflinePoint:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Roofline:
+class Roofline(Result):
     """A GPU's roofs and the operators of a model under them; no model: no points."""
 
     gpu: str

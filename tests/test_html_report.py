@@ -16,7 +16,7 @@ from conftest import Runner
 from report_plans import HOSTILE, disaggregated, solved, two_services, written
 
 from planner.errors import InfeasibleError
-from planner.plan import Plan, Verification
+from planner.plan import LengthBucket, LengthSplit, Move, Plan, Verification
 from planner.report.html import gather as gathering
 from planner.report.html.blocks import Cards, Figure, Source, Table, Text, label, rounded, script_json
 from planner.report.html.facts import Curve, ReportFacts
@@ -268,7 +268,7 @@ def test_first_figures_are_the_plans():
     cost, gpus, ttft, tpot = cards.cards
     assert cost == (f"${plan.cost:,.2f}", "an hour", "")
     assert gpus[0] == str(plan.num_gpus)
-    assert ttft[1:] == ("p99 TTFT, limit 1000 ms", "good")
+    assert ttft[1:] == ("p99 TTFT predicted, limit 1,000 ms", "good")
     assert tpot[0] == f"{plan.predictions[0].tpot.planned.p99 * 1000:.3g} ms"
 
 
@@ -292,6 +292,20 @@ def test_simulated_latencies_count_where_there_are_any():
     marks = [t for t in figure.data if t["name"] == "simulated when planned"]
     assert marks[0]["x"] == [100.0, 1200.0]
     assert marks[1]["x"] == [10.0]
+
+
+def test_moves_and_divided_prompts_are_told():
+    plan = disaggregated()
+    group = plan.groups[0].name
+    bucket = LengthBucket(service="x", shortest=1, longest=512, share=0.25)
+    split = LengthSplit(buckets=(bucket,), cost_unsplit=5.0, costs={1: 5.0}, front_door="by length")
+    moved = replace(plan, moves=(Move(group=group, before=3, after=1),), move_cost=20.0, split=split)
+    found = blocks(quick(moved), "pools")
+    assert any(b.rows == ((group, "stop 2", "3", "1"),) for b in found if isinstance(b, Table))
+    assert Text(text="Moves cost $20.00, once.") in found
+    assert any("prompts of 1 to 512 tokens, 25 %" in b.text for b in found if isinstance(b, Source))
+    kept = blocks(quick(replace(plan, move_cost=0.0)), "pools")
+    assert Text(text="The fleet that stands is kept as it is.") in kept
 
 
 def test_limits_stand_at_their_percentile():

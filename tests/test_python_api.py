@@ -67,10 +67,14 @@ def results(scenario_file: Path, plan: Plan) -> dict[str, Result]:
         "comparison": api.compare(plan, busier),
         "same": api.compare(plan, plan),
         "money": api.money_report(plan),
-    }
+        "roofline": api.roofline_of(
+            api.load_gpu("h100-sxm"), model, api.Precision.of(model), api.load_engine("vllm"),
+            api.Parallelism(), api.Operating(isl=1000, context=1100),
+        ),
+    }  # fmt: skip
 
 
-KINDS = ("plan", "prediction", "simulation", "sweep", "pareto", "comparison", "same", "money")
+KINDS = ("plan", "prediction", "simulation", "sweep", "pareto", "comparison", "same", "money", "roofline")
 COLUMNS = {
     "plan": {"phase", "gpu", "replicas", "gpus", "tp", "capacity_requests_per_second", "cost_per_hour"},
     "prediction": {"what", "part", "ms", "low_ms", "high_ms"},
@@ -80,6 +84,7 @@ COLUMNS = {
     "comparison": {"step", "replicas", "gpus", "before", "after"},
     "same": {"step", "replicas", "gpus", "before", "after"},
     "money": {"name", "usd_per_hour", "usd_per_month"},
+    "roofline": {"operator", "batch", "flop_per_byte", "share_of_roof"},
 }
 WORDS = {
     "plan": "predicted [ms]",
@@ -90,6 +95,7 @@ WORDS = {
     "comparison": "to add",
     "same": "the plans are the same",
     "money": "month",
+    "roofline": "whole step",
 }
 
 
@@ -212,7 +218,7 @@ def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copy(ROOT / "examples" / "llama-70b-chat.yaml", tmp_path / "scenario.yaml")
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 7
+    assert len(blocks) == 8
     names: dict[str, Any] = {}
     for block in blocks:
         exec(compile(block, str(PAGE), "exec"), names)

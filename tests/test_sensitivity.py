@@ -100,6 +100,7 @@ def test_rows_are_flat(found: Sensitivity) -> None:
     assert rows[0]["unit"] == "USD/h"
     frame = pytest.importorskip("pandas") and found.to_frame()
     assert list(frame.columns) == list(rows[0])
+    assert "request rate" in found._repr_html_()
 
 
 def test_a_change_without_a_plan_moves_most() -> None:

@@ -31,6 +31,12 @@ _SCALES = {
 """Coefficients that are no plain numbers: unit of the profile's figure, and its name."""
 
 
+_KINDS = (
+    "gemm", "decode_attention", "prefill_attention", "moe", "latent_decode", "latent_prefill", "elementwise",
+    "all_reduce", "pcie_all_reduce",
+)  # fmt: skip
+
+
 @click.command("compare")
 @click.argument("names", metavar="GPU GPU...", nargs=-1, required=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -118,9 +124,7 @@ def _gpu(gpu: GPU, label: str) -> dict[str, Any]:
 
 def _coefficients(c: Calibration) -> dict[str, float]:
     """All of them by dotted name, in the profile's units."""
-    kinds = ("gemm", "decode_attention", "prefill_attention", "moe", "latent_decode", "latent_prefill")
-    links = ("all_reduce", "pcie_all_reduce")
-    return {key: value for kind in (*kinds, *links) for key, value in _flat(kind, getattr(c, kind))}
+    return {key: value for kind in _KINDS for key, value in _flat(kind, getattr(c, kind))}
 
 
 def _flat(name: str, value: Any) -> list[tuple[str, float]]:

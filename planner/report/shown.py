@@ -13,6 +13,7 @@ from planner.configuration import Prediction
 from planner.evaluation import Evaluation
 from planner.plan import Plan
 from planner.report.compare import print_comparison
+from planner.report.gpus import print_rooflines
 from planner.report.money import print_money, print_period_bill
 from planner.report.rows import rows_of
 from planner.report.sweep import print_sweep
@@ -20,6 +21,7 @@ from planner.report.tables import figure, plain_console, plain_table, recorded
 from planner.report.terminal import print_plan, print_predicted
 from planner.report.whatif import print_explanation, print_pareto, print_robustness
 from planner.results import Result
+from planner.rooflines import Roofline
 from planner.simulator.metrics import SimulationResult
 from planner.units import PERCENT
 from planner.whatif.compare import Comparison
@@ -88,6 +90,11 @@ def _sweep(s: Sweep, width: int) -> None:
 @show.register
 def _pareto(p: Pareto, width: int) -> None:
     print_pareto(p, width)
+
+
+@show.register
+def _roofline(r: Roofline, width: int) -> None:
+    print_rooflines([r], (), width)
 
 
 @show.register

@@ -90,9 +90,9 @@ def hatched(colour: str, shape: str) -> dict[str, Any]:
     return {"color": colour, "pattern": pattern}
 
 
-def label(text: str) -> str:
+def label(text: str, longest: int = LONGEST_LABEL) -> str:
     """A name for a figure: shortened, and so that plotly takes none of it for markup."""
-    short = text if len(text) <= LONGEST_LABEL else f"{text[: LONGEST_LABEL - 1]}\N{HORIZONTAL ELLIPSIS}"
+    short = text if len(text) <= longest else f"{text[: longest - 1]}\N{HORIZONTAL ELLIPSIS}"
     return html.escape(short, quote=False)
 
 

@@ -19,7 +19,8 @@ _SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 _TICKS = (0.1, 0.5, 0.9, 0.95, 0.99, 0.999)
 _HIGHEST = 0.9992  # share that is shown
 _HEIGHT, _ROW, _AROUND = 400, 17, 120  # [px]
-_TITLE = 0.06  # of a panel, as a share of the chart [1]
+_TITLE = 26  # of a panel [px]
+_LONGEST_TITLE = 110  # characters
 
 
 def latency_figure(
@@ -181,7 +182,7 @@ def timeline_figure(key: str, name: str, found: SideBySide) -> Figure:
     annotations = []
     layout: dict[str, Any] = {
         "barmode": "overlay",
-        "legend": {**ABOVE, "y": 1.0 + _TITLE},
+        "legend": {**ABOVE, "y": 1.0 + _TITLE / (_ROW * sum(rows))},
         "bargap": 0.25,
     }
     gap, top = 0.1, 1.0
@@ -204,7 +205,13 @@ def timeline_figure(key: str, name: str, found: SideBySide) -> Figure:
             "title": {"text": "time [s]" if number == len(panels) else ""},
             **({} if number == 1 else {"matches": "x"}),
         }
-        title = {"text": f"<b>{label(panel.title)}</b>", "x": 0, "y": top, "xref": "paper", "yref": "paper"}
+        title = {
+            "text": f"<b>{label(panel.title, _LONGEST_TITLE)}</b>",
+            "x": 0,
+            "y": top,
+            "xref": "paper",
+            "yref": "paper",
+        }
         annotations.append({**title, "xanchor": "left", "yanchor": "bottom", "showarrow": False})
         data += _bars(panel, number, shown)
         top = bottom - gap

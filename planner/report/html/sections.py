@@ -20,6 +20,7 @@ from planner.report.html.plan_figures import (
 from planner.report.html.provenance import provenance
 from planner.report.html.roofline_figure import roofline_figure
 from planner.report.plan_words import formats, kind_of_pools, simulation_of, unit_of, verdict
+from planner.report.split_text import split_lines
 from planner.report.tables import figure
 from planner.units import GIB, HOURS_PER_MONTH, MILLI, PERCENT, TERA
 from planner.whatif.pareto import Pareto
@@ -96,7 +97,8 @@ def _cards(plan: Plan) -> Iterator[tuple[str, str, str]]:
             if known is not None:
                 value = known.get(target.statistic.value, value)
             limit = target.limit / MILLI
-            name = f"{target.statistic} {target.metric.upper()}, limit {figure(limit)} ms"
+            how = "predicted" if known is None else "simulated"
+            name = f"{target.statistic} {target.metric.upper()} {how}, limit {limit:,g} ms"
             shown = "unbounded" if value is None else f"{figure(float(value), 3)} ms"
             good = value is not None and float(value) <= limit
             yield shown, f"{name}, {p.service}" if several else name, "good" if good else "bad"
@@ -149,10 +151,28 @@ def _pools(f: ReportFacts) -> Iterator[Block]:
     full = (*head, "batch", "KV [GiB/GPU]", "binds")
     yield Table(head=full, rows=rows_of(rows), numbers=numeric(*range(first, first + 6)))
     yield load_figure(plan.groups)
+    if plan.split is not None:
+        yield Source(caption="Prompts divided by length", text="\n".join(split_lines(plan.split)))
+    yield from _moves(plan)
     if plan.periods:
         yield Text(text="Groups and loads are those of the busiest period.")
         yield periods_figure(plan)
         yield _period_table(plan)
+
+
+def _moves(plan: Plan) -> Iterator[Block]:
+    """What changes against the fleet that the plan was made from."""
+    if plan.move_cost is None:
+        return
+    if not plan.moves:
+        yield Text(text="The fleet that stands is kept as it is.")
+        return
+    rows = [
+        (m.group, f"{'start' if m.change > 0 else 'stop'} {abs(m.change):,}", f"{m.before:,}", f"{m.after:,}")
+        for m in plan.moves
+    ]
+    yield Table(head=("move", "", "before", "after"), rows=rows_of(rows), numbers=numeric(2, 3))
+    yield Text(text=f"Moves cost ${plan.move_cost:,.2f}, once.")
 
 
 def _period_table(plan: Plan) -> Table:
