@@ -17,7 +17,7 @@ from planner.errors import InfeasibleError, SolverError
 from planner.fleet import Deployed
 from planner.physics import needed
 from planner.plan import Alternative, Group, Plan
-from planner.program import Problem, Solution
+from planner.program import Problem, Solution, fits_in_stock
 from planner.search import COLOCATED, DISAGGREGATED, Search
 from planner.specs import ColocatedUse, FleetItem, Objective, Parallelism, Phase, Precision, Scenario, Service
 
@@ -44,7 +44,10 @@ def best_within_node(first: Search, rival: Solution | None) -> tuple[Search, Sol
     for loaded in _variants(first, rival):
         options = replace(first.options, explain=False, save_lp=None)
         try:
-            search, solution = Search.of(loaded, options).holding()
+            search = Search.of(loaded, options)
+            if not fits_in_stock(search.problem):
+                continue
+            search, solution = search.holding()
         except (InfeasibleError, SolverError):
             continue
         worth = rival if best is None else best[1]

@@ -10,8 +10,12 @@ from planner.candidates import (
     MOST_REPLICAS,
     CandidateSet,
     build_candidates,
+    forget,
     replica_counts,
 )
+from planner.candidates import colocated as of_colocated
+from planner.candidates import disaggregated as of_disaggregated
+from planner.candidates.basis import Basis
 from planner.engines import load_engine
 from planner.specs import Parallelism, Phase
 
@@ -293,3 +297,92 @@ def test_headroom_asks_for_more(scenario):
     assert any(
         b.max_replicas > a.max_replicas for a, b in zip(plain.candidates, more.candidates, strict=True)
     )
+
+
+# --------------------------------------------------------------------------------------------
+# What is kept between calls
+
+
+def basis_of(loaded) -> Basis:
+    (service,) = loaded.scenario.services
+    formats = ((service.precision, ""),)
+    return Basis.of(loaded.scenario, service, load_engine("vllm"), 0.0, formats)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"workload": {"request_rate": 500, "input_tokens": 1000, "output_tokens": 200}},
+        {"slo": {"ttft_ms": {"mean": 300}}},
+        {"fleet": [H100 | {"price_per_gpu_hour": 9.0, "zone": "a"}, A100 | {"zone": "b"}]},
+        {"fleet": [H100 | {"max_gpus": 8}, A100]},
+        {"options": {"headroom": 0.3, "spare_replicas": 2, "colocated": "forbidden"}},
+        {"objective": "gpus", "budget_per_hour": 1000},
+    ],
+)
+def test_what_no_latency_depends_on_is_no_part_of_a_basis(scenario, changes):
+    assert basis_of(scenario(**changes)) == basis_of(scenario())
+    assert hash(basis_of(scenario(**changes))) == hash(basis_of(scenario()))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"workload": {"request_rate": 20, "input_tokens": 1001, "output_tokens": 200}},
+        {"workload": {"request_rate": 20, "input_tokens": 1000, "output_tokens": 200, "arrivals": {"cv": 2}}},
+        {"fleet": [H100 | {"max_gpus": 4}, A100]},
+        {"fleet": [H100 | {"max_prefill_gpus": 2}, A100]},
+        {"fleet": [H100 | {"network_gbps_per_gpu": 100}, A100]},
+        {"fleet": [A100, H100]},
+        {"options": {"max_tp": 2}},
+        {"options": {"routing": "random"}},
+        {"model": "meta-llama/Llama-3.1-70B-Instruct"},
+    ],
+)
+def test_what_a_latency_depends_on_is_part_of_a_basis(scenario, changes):
+    assert basis_of(scenario(**changes)) != basis_of(scenario())
+
+
+def same(one: CandidateSet, other: CandidateSet) -> bool:
+    plain = ("candidates", "choices", "binds", "illegal_pairs", "rejections", "evaluated")
+    return all(getattr(one, name) == getattr(other, name) for name in plain) and all(
+        a.tolist() == b.tolist() for a, b in zip(one.operating, other.operating, strict=True)
+    )
+
+
+def test_candidates_do_not_depend_on_what_was_asked_before(scenario):
+    workload = {"input_tokens": 1000, "output_tokens": 200}
+    asked = [
+        scenario(workload=workload | {"request_rate": rate}, slo={"ttft_ms": {"p99": ttft}}, **more)
+        for rate, ttft, more in (
+            (5, 900, {}),
+            (3000, 900, {"fleet": [H100 | {"max_gpus": 1000}]}),
+            (20, 300, {"fleet": [H100 | {"max_gpus": 2}]}),
+        )
+    ]
+    fresh = []
+    for loaded in asked:
+        forget()
+        fresh.append(build(loaded))
+    forget()
+    for _ in range(2):
+        for loaded, expected in zip(asked, fresh, strict=True):
+            assert same(build(loaded), expected)
+    assert max(len(c.curve.starts) for c in fresh[1].candidates) > 12  # several segments of counts
+
+
+def test_what_is_kept_is_used(scenario, monkeypatch):
+    forget()
+    build(scenario())
+
+    def never(*_arguments):
+        raise AssertionError("evaluated again")
+
+    for name in ("colocated_table", "sojourns", "ttft_margin"):
+        monkeypatch.setattr(of_colocated, name, never)
+    for name in ("prompt_queues", "prefill_curves"):
+        monkeypatch.setattr(of_disaggregated, name, never)
+    build(scenario(slo={"ttft_ms": {"p99": 1000}, "tpot_ms": {"p99": 38}}))  # of the same first steps
+    forget()
+    with pytest.raises(AssertionError, match="evaluated again"):
+        build(scenario())

@@ -151,3 +151,13 @@ def test_the_largest_rate_can_be_served() -> None:
 def test_relaxing_is_weaker() -> None:
     for family in Family:
         assert relax(relax(WITH_COLOCATED, family), family) == relax(WITH_COLOCATED, family)
+
+
+def test_a_brief_diagnosis_has_the_same_binding_and_no_numbers() -> None:
+    checked = 0
+    for _, problem in infeasible(6):
+        whole, brief = diagnose(problem), diagnose(problem, briefly=True)
+        assert (brief.binding, brief.families) == (whole.binding, whole.families)
+        assert (brief.shortfall, brief.suggestions) == ("", ())
+        checked += 1
+    assert checked > 2

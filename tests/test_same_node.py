@@ -21,6 +21,7 @@ from planner.engines import load_engine
 from planner.errors import InfeasibleError, SpecError
 from planner.evaluation import simulate, standing_fleet, standing_plan
 from planner.plan import Plan
+from planner.program import fits_in_stock
 from planner.same_node import best_within_node
 from planner.search import DISAGGREGATED, Search, SolveOptions
 from planner.specs import FleetItem, Phase
@@ -299,3 +300,18 @@ def test_a_fleet_within_a_node_carries_more() -> None:
         for same_node in (False, True)
     ]
     assert [result.growing for result in results] == [True, False]
+
+
+def test_too_few_gpus_by_a_bound_is_proof() -> None:
+    """What the bound rules out has no plan, and what has a plan passes."""
+    proven = 0
+    for rate in (1, 5, 20, 60, 200, 800):
+        loaded = scenario({"max_gpus": 8}, workload={**SLOW_NETWORK["workload"], "request_rate": rate})
+        search = Search.of(loaded, QUICK)
+        if fits_in_stock(search.problem):
+            continue
+        proven += 1
+        with pytest.raises(InfeasibleError):
+            search.best()
+    assert proven > 0
+    assert fits_in_stock(Search.of(scenario({"max_gpus": 100_000}), QUICK).problem)

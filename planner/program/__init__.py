@@ -19,6 +19,7 @@ from planner.program.assignment import (
 )
 from planner.program.backends import write_lp
 from planner.program.infeasible import Diagnosis, diagnose
+from planner.program.limits import fits_in_stock
 from planner.program.problem import Candidate, CapacityCurve, GpuType, Problem, Solution
 from planner.program.search import program
 from planner.program.search import solve as _solve
@@ -36,6 +37,7 @@ __all__ = [
     "Solution",
     "Stream",
     "diagnose",
+    "fits_in_stock",
     "save_lp",
     "solve",
     "solve_assignment",

@@ -21,7 +21,7 @@ before.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from planner.program.limits import replica_limit, with_limits
@@ -124,14 +124,14 @@ def _dominates(problem: Problem, illegal: list[set[int]], k: int, i: int) -> boo
     enough = float("inf") if problem.demand is None else problem.rate(worse.stream)
     alike = problem.spares == max(problem.spares, problem.lost(i)) == max(problem.spares, problem.lost(k))
     measures = (problem.usable,) if alike else (problem.usable, problem.least)
-
-    def enough_at(counts: Iterable[int]) -> bool:
-        return all(
-            carried(k, n * factor) >= min(carried(i, n), enough) for n in counts for carried in measures
-        )
-
-    ends = (1, worse.max_replicas)  # which tell most pairs
-    return enough_at(ends) and enough_at(_corners(problem, i, factor, k))
+    for n in (worse.max_replicas, 1):  # which tell most pairs
+        if problem.usable(k, n * factor) < min(problem.usable(i, n), enough):
+            return False
+    return all(
+        carried(k, n * factor) >= min(carried(i, n), enough)
+        for n in _corners(problem, i, factor, k)
+        for carried in measures
+    )
 
 
 def _corners(problem: Problem, i: int, factor: int, k: int) -> Iterator[int]:

@@ -145,6 +145,14 @@ def loss_bound(problem: Problem) -> float:
     return max(bound / stream.share for bound, stream in zip(bounds, problem.streams, strict=True)) * total
 
 
+def fits_in_stock(problem: Problem) -> bool:
+    """Whether a plan on a fleet of one line may have GPUs enough: False is proof that it has not."""
+    (kind,) = problem.gpu_types
+    if kind.max_gpus is None or problem.demand is None:
+        return True
+    return loss_bound(replace(problem, objective=Objective.GPUS, moves=())) <= kind.max_gpus
+
+
 def _stream_bound(problem: Problem, stream: int) -> float:
     return min(_mode_bound(problem, stream, mode) for mode in problem.modes)
 
