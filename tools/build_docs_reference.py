@@ -71,9 +71,7 @@ def cli_page() -> str:
     os.environ["COLUMNS"] = str(_WIDTH)
     parts = [
         "# Commands",
-        "What `planner COMMAND --help` prints. Exit codes: 0 there is an answer, 1 internal error, 2 bad input, 3 no plan "
-        "can meet the scenario, 4 the solver failed or ran out of time, 5 the fleet does not hold in simulation, "
-        "130 interrupted.",
+        "What `planner --help` and `planner COMMAND --help` print.",
     ]
     for path, text in commands(group, _context(group, "planner")):
         lines = "\n".join(line.rstrip() for line in text.splitlines())
@@ -109,8 +107,8 @@ def _table(schema: dict[str, Any]) -> str:
 
 
 def _default(value: dict[str, Any]) -> str:
-    if "default" not in value:
-        return ""
+    if "default" not in value or ("$ref" in value and isinstance(value["default"], dict)):
+        return ""  # a part has its own table, with the defaults of its keys
     text = json.dumps(value["default"], ensure_ascii=False)
     return f"`{_cell(text)}`"
 

@@ -28,8 +28,8 @@ def api_page() -> str:
     errors = [(name, value) for name, value in found if isinstance(value, type)]
     parts = [
         "# Python API",
-        "`import planner` loads nothing until a name is used. All numbers are in SI base units: s, B, FLOP, tok, req/s; "
-        "money in USD/h.",
+        "`import planner` loads nothing until a name is used. All numbers are in SI base units: s, B, FLOP, "
+        "tok, req/s; money in USD/h.",
         "## Functions",
     ]
     parts += [
@@ -38,7 +38,9 @@ def api_page() -> str:
     ]
     parts.append("## Errors")
     parts += [f"### `planner.{name}`\n\n{markdown(value)}" for name, value in errors]
-    parts.append("## Types\n\nFrozen, made by keyword. What functions take and return, and the parts of a plan.")
+    parts.append(
+        "## Types\n\nFrozen, made by keyword. What functions take and return, and the parts of a plan."
+    )
     parts += [_type_section(kind) for kind in _types(value for _, value in functions)]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
@@ -109,10 +111,10 @@ def markdown(value: Any) -> str:
     text = inspect.getdoc(value) or ""
     if text.startswith(f"{getattr(value, '__name__', '')}("):
         return ""  # what dataclasses write where nobody else did
+    text = text.replace("``", "`").replace("]_", "]")
     text = _DIRECTIVE.sub(lambda m: f"\n```math\n{textwrap.dedent(m[1]).strip()}\n```\n", text + "\n")
     text = re.sub(r":math:`([^`]+)`", r"$`\1`$", text)
     text = _ROLE.sub(lambda m: f"`{m[1].rsplit('.', 1)[-1]}`", text)
-    text = text.replace("``", "`").replace("]_", "]")
     pieces = _SECTION.split(text)
     parts = [pieces[0].strip()]
     for title, body in zip(pieces[1::2], pieces[2::2], strict=True):

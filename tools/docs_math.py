@@ -16,7 +16,7 @@ from markdown.extensions import Extension
 from markdown.inlinepatterns import InlineProcessor
 from markdown.preprocessors import Preprocessor
 
-_INLINE = r"\$`([^`]+)`\$"
+_INLINE = r"\$`([^`]+)`\$([.,;:?)]*)"  # with what must not begin the next line
 _FENCE = re.compile(r"^(?P<indent> *)```math\n(?P<latex>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL)
 
 
@@ -41,12 +41,14 @@ class _Blocks(Preprocessor):
 
 class _Inline(InlineProcessor):
     def handleMatch(self, m: re.Match[str], data: str) -> tuple[Any, int, int]:  # type: ignore[override]
-        return self.md.htmlStash.store(mathml(m[1])), m.start(0), m.end(0)
+        formula = mathml(m[1])
+        kept = f'<span class="together">{formula}{m[2]}</span>' if m[2] else formula
+        return self.md.htmlStash.store(kept), m.start(0), m.end(0)
 
 
 class MathExtension(Extension):
     """Formulas for Python-Markdown."""
 
     def extendMarkdown(self, md: Markdown) -> None:
-        md.preprocessors.register(_Blocks(md), "formula_blocks", 40)  # before fences of code (25)
+        md.preprocessors.register(_Blocks(md), "formula_blocks", 28)  # before fences of code (25)
         md.inlinePatterns.register(_Inline(_INLINE, md), "formulas", 195)  # before code (190)

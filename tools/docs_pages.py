@@ -2,10 +2,10 @@
 
     python tools/docs_pages.py docs/tutorial.md [--check]
 
-Everything happens in one empty folder, from the top of the page to its end. A fence ``yaml title="FILE"`` is written
-to that file. In a fence ``console`` each line that begins with ``$`` is a command, and what follows is its output; the
-lines of a fence ``sh`` and the text of a fence ``python`` are run, and what they print is not shown. Lines with
-``pip install`` are left out.
+Everything happens in one empty folder, from the top of the page to its end. A fence ``yaml title="FILE"`` is
+written to that file. In a fence ``console`` each line that begins with ``$`` is a command, followed by its
+output. Lines of a fence ``sh`` and the text of a fence ``python`` are run; what they print is not shown.
+Lines with ``pip install`` are left out.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 WIDTH = 100
-_FENCE = re.compile(r'^```(yaml|sh|console|python)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(
+    r'^```(yaml|sh|console|python)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ran:
-    """A command of a page: what the page shows, and what was printed. `shown` is None where it shows nothing."""
+    """A command of a page: what the page shows, None where it shows nothing, and what was printed."""
 
     command: str
     shown: str | None
@@ -116,7 +118,9 @@ def updated(text: str, ran: list[Ran]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("pages", type=Path, nargs="+", metavar="PAGE")
     parser.add_argument("--check", action="store_true", help="Only say whether the pages are up to date.")
     arguments = parser.parse_args()

@@ -1,7 +1,8 @@
-"""What MkDocs does beyond its settings (`hooks:` of mkdocs.yml): reference, pages from elsewhere, links, formulas."""
+"""What MkDocs does beyond its settings (`hooks:` of mkdocs.yml): reference, pages from elsewhere, links."""
 
 from __future__ import annotations
 
+import ast
 import functools
 import posixpath
 import re
@@ -26,6 +27,7 @@ INDEX = "README.md"  # links to it lead to the first page
 SOURCES = "source"  # folder of the site for files that pages link to
 reference_pages = functools.cache(pages)
 LISTED = "<!-- pages of this section -->"  # is replaced by a list
+BENCHMARKS = "<!-- all benchmarks -->"  # and so is this
 _FENCES = re.compile(r"(^ *```.*?^ *```[^\n]*$)", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=[)#])")
 
@@ -60,6 +62,8 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     here = page.file.src_uri
     if LISTED in markdown:
         markdown = markdown.replace(LISTED, _list_of(here, config.nav or [], Path(config.docs_dir)))
+    if BENCHMARKS in markdown:
+        markdown = markdown.replace(BENCHMARKS, _benchmarks())
     return _with_links(markdown, _source_of(here), lambda path: _relative(path, here))
 
 
@@ -140,6 +144,17 @@ def _list_of(page: str, nav: list[Any], docs: Path) -> str:
             text = (docs / path).read_text(encoding="utf-8")
             title, _, rest = text.partition("\n")
             lines.append(f"- [{title.lstrip('# ')}]({path}): {_first_sentence(rest)}")
+    return "\n".join(lines)
+
+
+def _benchmarks() -> str:
+    """What can be run, and what it says of itself."""
+    lines = []
+    for path in sorted((ROOT / "benchmarks").glob("*.py")):
+        module = ast.parse(path.read_text(encoding="utf-8"))
+        said = ast.get_docstring(module) or ""
+        if f"-m benchmarks.{path.stem}" in said:
+            lines.append(f"- `python -m benchmarks.{path.stem}`: {said.splitlines()[0]}")
     return "\n".join(lines)
 
 
