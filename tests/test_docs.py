@@ -138,7 +138,7 @@ def test_commands_within_lines_exist_and_have_these_options() -> None:
     said = [(page.name, text) for page in own_pages() for text in mentioned(page)]
     assert len(said) > 30
     for page, text in said:
-        if text.startswith("COMMAND"):
+        if text.startswith(("COMMAND", "--help")):
             continue
         found = command_of(text.split())
         assert found is not None, f"{page}: planner {text}"
@@ -187,7 +187,8 @@ def test_links_lead_somewhere(page: str) -> None:
         made = target.relative_to(DOCS).as_posix() if target.is_relative_to(DOCS) else ""
         assert target.exists() or made in reference(), f"{page}: {link}"
         if anchor:
-            assert anchor in anchors(reference().get(made) or target.read_text(encoding="utf-8")), link
+            text = target.read_text(encoding="utf-8") if target.exists() else reference()[made]
+            assert anchor in anchors(text), link
 
 
 # --------------------------------------------------------------------------------------------
@@ -259,7 +260,7 @@ def test_every_name_of_the_package_is_in_the_reference() -> None:
     assert "### `SimulationResult`" in page
     assert " at 0x" not in page
     assert ":math:" not in page
-    assert "----" not in page.replace("| --- ", "").replace("---", "", 0).split("## Types")[0]
+    assert "----" not in page
 
 
 def test_the_reference_is_the_same_twice() -> None:

@@ -33,6 +33,7 @@ _FILES = {
     "fleet": "Groups that somebody wrote down or runs, for `planner simulate` and `planner evaluate`.",
     "gpu-profile": "A GPU: the vendor's figures, and efficiencies.",
     "engine": "A serving engine: overheads, scheduler, memory, which pairs may work together.",
+    "engine-profile": "An engine's constants, moved to what load tests of yours say.",
     "site": "What only the site knows, for `planner emit`.",
 }
 

@@ -25,7 +25,9 @@ def api_page() -> str:
     names = [name for name in planner.__all__ if not name.startswith("_")]
     found = [(name, getattr(planner, name)) for name in names]
     functions = [(name, value) for name, value in found if not isinstance(value, type)]
-    errors = [(name, value) for name, value in found if isinstance(value, type)]
+    types = {value for _, value in found if isinstance(value, type)}
+    errors = [(name, value) for name, value in found if value in types and issubclass(value, Exception)]
+    exported = types - {value for _, value in errors}
     parts = [
         "# Python API",
         "`import planner` loads nothing until a name is used. All numbers are in SI base units: s, B, FLOP, "
@@ -39,9 +41,10 @@ def api_page() -> str:
     parts.append("## Errors")
     parts += [f"### `planner.{name}`\n\n{markdown(value)}" for name, value in errors]
     parts.append(
-        "## Types\n\nFrozen, made by keyword. What functions take and return, and the parts of a plan."
+        "## Types\n\nWhat functions take and return, and the parts of a plan: frozen, made by keyword."
     )
-    parts += [_type_section(kind) for kind in _types(value for _, value in functions)]
+    for kind in sorted(exported | _types(value for _, value in functions), key=lambda kind: kind.__name__):
+        parts.append(_type_section(kind, "planner." if kind in exported else ""))
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
@@ -72,7 +75,7 @@ def _value(value: Any) -> str:
     return repr(value) if isinstance(value, _SIMPLE) or value == () else "..."
 
 
-def _types(functions: Iterator[Any]) -> list[type]:
+def _types(functions: Iterator[Any]) -> set[type]:
     """Dataclasses of this package that the functions name, and those of plans."""
     found = {
         kind
@@ -82,7 +85,7 @@ def _types(functions: Iterator[Any]) -> list[type]:
     for function in functions:
         for hint in typing.get_type_hints(function).values():
             found |= {kind for kind in _within(hint) if kind.__module__.startswith("planner.")}
-    return sorted(found, key=lambda kind: kind.__name__)
+    return found
 
 
 def _within(hint: Any) -> Iterator[type]:
@@ -92,14 +95,17 @@ def _within(hint: Any) -> Iterator[type]:
         yield from _within(inner)
 
 
-def _type_section(kind: type) -> str:
+def _type_section(kind: type, prefix: str) -> str:
+    head = f"### `{prefix}{kind.__name__}`\n\nOf `{kind.__module__}`.\n\n{markdown(kind)}"
+    if not is_dataclass(kind):
+        return head
     rows = ["| Field | Type | Default |", "| --- | --- | --- |"]
-    for field in fields(kind):  # type: ignore[arg-type]
+    for field in fields(kind):
         default = (
             "" if field.default is MISSING and field.default_factory is MISSING else f"`{_default(field)}`"
         )
         rows.append(f"| `{field.name}` | `{str(field.type).replace('|', chr(92) + '|')}` | {default} |")
-    return f"### `{kind.__name__}`\n\nOf `{kind.__module__}`.\n\n{markdown(kind)}\n\n" + "\n".join(rows)
+    return f"{head}\n\n" + "\n".join(rows)
 
 
 def _default(field: Any) -> str:

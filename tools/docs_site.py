@@ -23,6 +23,7 @@ from docs_math import MathExtension  # noqa: E402
 
 FROM_ROOT = {"README.ko.md": "ko.md", "ARCHITECTURE.md": "architecture.md", "CHANGELOG.md": "changelog.md"}
 """Pages that stand beside the folder of the documentation, and where the site has them."""
+REFERENCE = "reference/"
 INDEX = "README.md"  # links to it lead to the first page
 SOURCES = "source"  # folder of the site for files that pages link to
 reference_pages = functools.cache(pages)
@@ -38,6 +39,10 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     listed: set[str] = set()
     nav = _existing(config.nav or [], there, listed)
     rest = sorted(there - listed)
+    for section in (s for entry in nav if isinstance(entry, dict) for s in entry.values()):
+        if any(str(page).startswith(REFERENCE) for page in section):
+            section += [page for page in rest if page.startswith(REFERENCE)]
+            rest = [page for page in rest if not page.startswith(REFERENCE)]
     config.nav = [*nav, *([{"More": rest}] if rest else [])]
     config.markdown_extensions.append(MathExtension())  # type: ignore[arg-type]
     return config
@@ -159,6 +164,6 @@ def _benchmarks() -> str:
 
 
 def _first_sentence(text: str) -> str:
-    """Of a page's first paragraph, without links."""
-    paragraph = " ".join(text.strip().split("\n\n")[0].split())
-    return re.split(r"(?<=[.:])\s", re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", paragraph), maxsplit=1)[0]
+    """Of a page's first paragraph, up to a colon, without links."""
+    paragraph = re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", " ".join(text.strip().split("\n\n")[0].split()))
+    return re.split(r"[.:](?:\s|$)", paragraph, maxsplit=1)[0]
