@@ -40,6 +40,8 @@ _FILES = {
 
 def pages() -> dict[str, str]:
     """Text of every page, by its path within the documentation."""
+    if str(ROOT) not in sys.path:  # MkDocs takes it out again; commands are imported late
+        sys.path.insert(0, str(ROOT))
     schemas = json_schemas()
     made = {"reference/cli.md": cli_page(), "reference/api.md": api_page()}
     made |= {f"reference/{name}.md": schema_page(name, schema) for name, schema in schemas.items()}
