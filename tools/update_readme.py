@@ -2,8 +2,8 @@
 
     python tools/update_readme.py [--check]
 
-Commands stand in fences marked ``console`` and begin with ``$ planner``. README.ko.md has some of them, with the
-same output.
+Commands stand in fences marked ``console`` and begin with ``$ planner``. README.ko.md has some of them, with
+the same output.
 """
 
 from __future__ import annotations
