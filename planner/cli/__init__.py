@@ -18,6 +18,7 @@ from planner.cli.lazy import LazyGroup
 from planner.errors import PlannerError
 
 _COMMANDS = {
+    "init": ("planner.cli.init", "Write a first scenario: asked for on a terminal, or from options."),
     "solve": ("planner.cli.solve", "Find the cheapest fleet that meets a scenario."),
     "simulate": ("planner.cli.simulate", "Will it hold? Requests through the fleet of a plan."),
     "evaluate": (
@@ -51,6 +52,8 @@ _COMMANDS = {
         "Prefill, decode, stalls and KV transfer of requests, as a picture.",
     ),
     "schema": ("planner.cli.look_up", "JSON Schemas of the files, for editors."),
+    "doctor": ("planner.cli.doctor", "What is installed, which solvers answer, what is missing."),
+    "completion": ("planner.cli.completion", "Completion of commands, options and names in a shell."),
 }
 _INTERRUPTED = 130
 
