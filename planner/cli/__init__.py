@@ -83,8 +83,10 @@ def main(prog_name: str = "planner") -> None:
     except click.ClickException as error:
         error.show()
         code = error.exit_code
-    except (BrokenPipeError, SystemExit):  # click and rich leave by SystemExit when a pipe's reader has left
-        _silence_stdout()
+    except (BrokenPipeError, SystemExit) as ended:
+        # click and rich leave by SystemExit(1) when a pipe's reader has left, and by 0 after completions
+        if not (isinstance(ended, SystemExit) and ended.code == 0):
+            _silence_stdout()
         code = 0
     except OSError as error:
         code = _fail(str(error), 1)

@@ -121,14 +121,20 @@ def init(
         ttft_p99_ms=ttft_p99_ms,
         tpot_p99_ms=tpot_p99_ms,
     )
-    asked = {"model": model, "engine": engine, "objective": objective}
-    named = {key: value for key, value in asked.items() if value}
-    draft = _in_folder(replace(given, fleet=tuple(fleet), **named), scenario.parent)
-    if missing := without_flags(draft, set(named)):
+    named = {key for key, value in (("model", model), ("engine", engine), ("objective", objective)) if value}
+    draft = replace(
+        given,
+        fleet=tuple(fleet),
+        model=model or given.model,
+        engine=engine or given.engine,
+        objective=objective or given.objective,
+    )
+    draft = _in_folder(draft, scenario.parent)
+    if missing := without_flags(draft, named):
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise SpecError(f"missing: {', '.join(missing)} (or run it on a terminal, to be asked)")
         _refuse(draft, scenario)  # what is wrong with the options is said before anything is asked
-        draft = ask(draft, set(named), scenario.parent)
+        draft = ask(draft, named, scenario.parent)
     draft = replace(draft, fleet=tuple(_priced(gpu, draft, scenario.parent) for gpu in draft.fleet))
     _refuse(draft, scenario)
     _check_new(scenario, force)
@@ -148,9 +154,13 @@ def _check_new(path: Path, force: bool) -> None:
 
 def _in_folder(draft: Draft, folder: Path) -> Draft:
     """Paths as the file in `folder` has to say them."""
-    names = {key: seen_from_folder(key, getattr(draft, key), folder) for key in ("model", "preset", "trace")}
-    fleet = tuple(replace(gpu, name=seen_from_folder("gpu", gpu.name, folder)) for gpu in draft.fleet)
-    return replace(draft, fleet=fleet, **names)
+    return replace(
+        draft,
+        model=seen_from_folder("model", draft.model, folder),
+        preset=seen_from_folder("preset", draft.preset, folder),
+        trace=seen_from_folder("trace", draft.trace, folder),
+        fleet=tuple(replace(gpu, name=seen_from_folder("gpu", gpu.name, folder)) for gpu in draft.fleet),
+    )
 
 
 def _priced(gpu: DraftGpu, draft: Draft, folder: Path) -> DraftGpu:

@@ -156,7 +156,8 @@ def _answer(
         _refuse(told, field, folder)
         return told
 
-    return _prompt(text, default, checked)
+    answered: Draft = _prompt(text, default, checked)
+    return answered
 
 
 def _refuse(draft: Draft, field: str, folder: Path) -> None:

@@ -7,7 +7,6 @@ not finite (no bound was proven, a queue without end) is written as null.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import asdict, replace

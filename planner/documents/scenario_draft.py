@@ -126,11 +126,10 @@ def draft_problems(draft: Draft, folder: Path | None = None) -> tuple[Problem, .
     """
     whole = _completed(draft)
     try:
-        engine = load_engine(whole.engine)
         scenario_from_text(draft_text(_priced(whole)), "scenario", folder=folder)
     except SpecError as error:
-        return error.problems or (Problem(key="engine", rule=str(error)),)
-    found = []
+        return error.problems
+    engine, found = load_engine(whole.engine), []
     for i, item in enumerate(draft.fleet):
         instance = is_instance(item.name)
         name = catalog.load_instance(item.name).gpu if instance else item.name
