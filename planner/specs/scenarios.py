@@ -112,6 +112,9 @@ class Workload:
         Squared coefficient of variation of inter-arrival times; 1 is Poisson. [1]
     prefix_hit_rate : float
         Share of input tokens found in the prefill side's cache. [1]
+    prefix_bandwidth : float
+        Rate at which their KV cache comes to a replica, on average over all that are found; infinite where they
+        lie in HBM. [B/s]
     note : str
         What a reader of the plan should know of this traffic.
     """
@@ -121,6 +124,7 @@ class Workload:
     lengths: Lengths
     arrival_scv: float = 1.0
     prefix_hit_rate: float = 0.0
+    prefix_bandwidth: float = math.inf
     citation: str = ""
     note: str = ""
 
