@@ -33,6 +33,8 @@ _COMMANDS = {
     "robustness": ("planner.cli.robustness", "What worse times cost, and when the plan's fleet breaks."),
     "pareto": ("planner.cli.pareto", "Cost against a latency limit, or against confidence."),
     "sweep": ("planner.cli.sweep", "The plan at every combination of values of some keys, as a table."),
+    "tiers": ("planner.cli.tiers", "KV caches in host memory, on SSD or in a store: load, TTFT and cost."),
+    "network": ("planner.cli.network", "The same scenario under other networks, and without hand-overs."),
     "compare": ("planner.cli.compare", "From one plan to another: what to add, move and remove."),
     "report": ("planner.cli.report", "A plan as one HTML page: what to run, cost, latencies, what-ifs."),
     "money": ("planner.cli.money", "A plan's bill: by month, pool, GPU and million tokens."),
