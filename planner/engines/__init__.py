@@ -86,6 +86,10 @@ def engine_of(service: Service) -> Engine:
     """The engine of a service; with a measured point of its model, kernels are as fast as that one says."""
     engine, point = profiled_engine(service.engine, service.profile), service.measured
     engine = loading_prefixes(engine, service.workload)
+    if service.overlap is not None:
+        engine = replace(engine, transfer=replace(engine.transfer, overlap=service.overlap))
+    if not service.node_links:
+        engine = replace(engine, transfer=replace(engine.transfer, peer_links=()))
     if service.cross_vendor:
         kept = tuple(rule for rule in engine.pair_rules if rule.check is not PairCheck.VENDOR)
         engine = replace(engine, pair_rules=kept)

@@ -177,6 +177,10 @@ class Service:
         Of its engine; None: the constants that come with this package.
     cross_vendor : bool
         Whether prefill may hand over to decode on GPUs of another vendor, which no engine does by itself.
+    overlap : float or None
+        Share of KV transfers that is hidden behind prompts; None: the engine's. [1]
+    node_links : bool
+        Whether KV caches may take the link within a node instead of NICs.
     """
 
     model: Model
@@ -190,6 +194,8 @@ class Service:
     measured: MeasuredPoint | None = None
     profile: EngineProfile | None = None
     cross_vendor: bool = False
+    overlap: float | None = None
+    node_links: bool = True
 
     @property
     def name(self) -> str:
