@@ -29,7 +29,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "documents.measured_file", "documents.measurement_table", "documents.peer_file",
         "documents.load_tests", "documents.operator_tables",
     ),
-    ("memory", "traffic", "cases", "experts", "latent", "program", "fleet"),
+    ("memory", "traffic", "cases", "experts", "latent", "program", "fleet", "reuse"),
     ("operators", "buckets", "rooflines", "reference_operators"),
     ("latency",),
     (
@@ -106,6 +106,9 @@ LATE_IMPORTS = {
     ("planner.cli.memory", "planner.report.terminal"): "rich, only where tables are printed",
     ("planner.cli.output", "shutil"): "only a terminal is asked for its size",
     ("planner.cli.money", "planner.report.money"): "rich, only where tables are printed",
+    ("planner.cli.network", "planner.report.network"): "rich, only where tables are printed",
+    ("planner.cli.network", "planner.report.network_plot"): "matplotlib, only for pictures",
+    ("planner.cli.tiers", "planner.report.tiers"): "rich, only where tables are printed",
     ("planner.cli.output", "rich.console"): "rich, only where there is a terminal to show progress on",
     ("planner.cli.output", "rich.progress"): "rich, only where there is a terminal to show progress on",
     ("planner.cli.pareto", "planner.report.pareto_plot"): "matplotlib, only for pictures",

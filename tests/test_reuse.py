@@ -16,7 +16,7 @@ from planner.documents.trace_file import read_trace
 from planner.reuse import reuse_curve, smaller_before
 from planner.traces import PromptBlocks, measure
 
-TRACES = Path(os.environ.get("PLANNER_SHARED", "/nowhere")) / "data" / "traces"
+TRACES = Path(os.environ.get("PLANNER_TRACES") or "/nonexistent")
 
 
 def full(blocks: PromptBlocks) -> np.ndarray:
@@ -109,3 +109,23 @@ def test_long_traces_against_a_cache_run_block_by_block(seed: int):
 def test_smaller_ones_before(values: list[int]):
     found = smaller_before(np.array(values, dtype=np.int64))
     assert found.tolist() == [sum(x < y for x in values[:k]) for k, y in enumerate(values)]
+
+
+needs_traces = pytest.mark.skipif(
+    not TRACES.is_dir(), reason="PLANNER_TRACES names no folder: data beside the checkout"
+)
+
+
+@pytest.mark.shared
+@needs_traces
+@pytest.mark.parametrize("name", ["mooncake_conversation", "mooncake_synthetic"])
+def test_a_cache_without_limit_finds_what_the_trace_is_said_to_share(name: str):
+    trace = read_trace(TRACES / f"{name}.csv")
+    assert trace.blocks is not None
+    curve = reuse_curve(trace.blocks, trace.isl)
+    prefix = measure(trace).prefix
+    assert prefix is not None
+    assert curve.most == curve.share(curve.largest) == prefix.tokens
+    assert curve.share(curve.largest - 1) < curve.most
+    shares = [curve.share(x) for x in np.geomspace(1, 1e9, 50)]
+    assert shares == sorted(shares)

@@ -58,5 +58,5 @@ def _draw(figure: Figure, n: Networks) -> None:
     axes.set_title(n.name, loc="left", color=INK)
     axes.grid(color=PALE, linewidth=0.7)
     axes.spines[["right", "top"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(frameon=False, fontsize=8, handlelength=3.5)
     figure.tight_layout()

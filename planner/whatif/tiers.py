@@ -196,9 +196,8 @@ class _Work:
     def _beside(self, best: _Standing | None, kept: tuple[Tier, ...]) -> _Standing:
         """The fleet at hand with what it finds now, or a plan that is better by more than chance."""
         if best is None:  # no plan does without a cache
-            most = (
-                self.scenario.services[0].workload.prefix_hit_rate if self.curve is None else self.curve.most
-            )
+            own = self.scenario.services[0].workload.prefix_hit_rate
+            most = own + sum(t.hit_rate or 0.0 for t in kept) if self.curve is None else self.curve.most
             plan = self.resolver.plan(self._with(Offer(most)))
             best = _Standing(plan, Pool.of(plan, self.scenario), Offer(0.0))
             settled = self._settled(best, kept)
@@ -206,6 +205,8 @@ class _Work:
                 raise InfeasibleError("no fleet has the cache that it counts on")
             return settled
         same = replace(best, offer=self._offer(kept, best.pool, self._rate(best.plan)))
+        if same.offer == best.offer:  # it finds what it found before
+            return same
         other = self._settled(same, kept)
         return other if other is not None and self._better(kept, other, same) else same
 
