@@ -1,7 +1,7 @@
 """What this installation has, and what it lacks: libraries, solvers, caches, tools, the machine itself.
 
-Nothing of the package is imported before it is looked at, so that a library that is missing or broken is found
-here instead of ending the search for it.
+Nothing of the package is imported before it is looked at, so that a library that is missing or broken is
+found here instead of ending the search for it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ print(json.dumps([torch.cuda.get_device_name(k) for k in range(torch.cuda.device
 
 
 class Health(StrEnum):
-    """What a check found. MISSING: something optional is not there; BROKEN: something needed does not work."""
+    """What a check found. MISSING: something optional is not there; BROKEN: something needed fails."""
 
     OK = "ok"
     MISSING = "missing"
@@ -82,7 +82,7 @@ class Check:
 
 
 def examine(*, full: bool = False) -> Iterator[Check]:
-    """Everything, one check after the other; `full`: also the devices that torch sees, which takes seconds."""
+    """Everything, one check after the other; `full`: also the devices that torch sees (seconds)."""
     yield Check(group=MACHINE, name="planner", health=Health.OK, detail=__version__)
     yield from _machine()
     for name, least in NEEDED.items():

@@ -297,9 +297,9 @@ def prompt_time(
     Notes
     -----
     Cached tokens that do not lie in HBM are loaded first: `prefix_load` for each, of the prompt and of its
-    companions, while nothing else is computed. That is a bound: engines that load one layer while they compute
-    another, or other prompts meanwhile, hide part of it. The rate is as it was given, without a model error;
-    windows and recurrent states, which take no part in it per token, are left out.
+    companions, while nothing else is computed. That is a bound: engines that load one layer while they
+    compute another, or other prompts meanwhile, hide part of it. The rate is as it was given, without a model
+    error; windows and recurrent states, which take no part in it per token, are left out.
     """
     micro = np.asarray(r.rows * decode_batch / r.lanes)
     decodes = micro > 0

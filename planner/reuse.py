@@ -1,7 +1,8 @@
 """How much of prompts a prefix cache finds, by its size: the reuse curve of a trace.
 
-A cache that drops what was used longest ago holds, at any size, what was used most recently. So one number per
-block settles it for all sizes: how many blocks were used since it was, itself included (its *stack distance*).
+A cache that drops what was used longest ago holds, at any size, what was used most recently. So one number
+per block settles it for all sizes: how many blocks were used since it was, itself included (its *stack
+distance*).
 """
 
 from __future__ import annotations
@@ -67,17 +68,17 @@ def reuse_curve(blocks: PromptBlocks, isl: IntArray) -> ReuseCurve:
 
     Notes
     -----
-    Stack distances are those of Mattson et al. [1]_. The blocks of a prompt are used from its last to its first,
-    as engines free them, so that a block is never kept without those before it, and what a cache finds of a
-    prompt is the prefix up to the first block whose distance exceeds its size. A block takes its whole size,
-    also where a prompt ends within it. With p the last use of a block and S the first use by its prompt, the
-    blocks used in between are :math:`S - 1 - p` less those that were used again before S,
+    Stack distances are those of Mattson et al. [1]_. The blocks of a prompt are used from its last to its
+    first, as engines free them, so that a block is never kept without those before it, and what a cache finds
+    of a prompt is the prefix up to the first block whose distance exceeds its size. A block takes its whole
+    size, also where a prompt ends within it. With p the last use of a block and S the first use by its
+    prompt, the blocks used in between are :math:`S - 1 - p` less those that were used again before S,
     :math:`\#\{i < S: prev(i) > p\}`, which :func:`smaller_before` counts for all at once.
 
     References
     ----------
-    .. [1] R. L. Mattson, J. Gecsei, D. R. Slutz, I. L. Traiger, "Evaluation techniques for storage hierarchies,"
-       IBM Systems Journal, vol. 9, no. 2, pp. 78-117, 1970. doi:10.1147/sj.92.0078
+    .. [1] R. L. Mattson, J. Gecsei, D. R. Slutz, I. L. Traiger, "Evaluation techniques for storage
+       hierarchies," IBM Systems Journal, vol. 9, no. 2, pp. 78-117, 1970. doi:10.1147/sj.92.0078
     """
     number = blocks.ids.size
     tokens = int(isl.sum())

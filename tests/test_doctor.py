@@ -29,7 +29,7 @@ def test_libraries_are_those_of_the_project_file():
 
     def least(lines: list[str]) -> dict[str, str]:
         parts = (line.split(",")[0].split(">=") for line in lines if not line.startswith("pd-planner"))
-        return {name: version for name, version in parts}
+        return dict(parts)
 
     assert least(project["dependencies"]) == NEEDED
     optional = project["optional-dependencies"]

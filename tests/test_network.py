@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -122,7 +123,7 @@ def test_a_faster_network_is_never_dearer_nor_slower(found):
         for overlap in {row.overlap for row in found.rows}:
             rows = [r for r in found.rows if (r.kv_cache, r.overlap) == (kv_cache, overlap)][:5]
             values = [row.result.value for row in rows]
-            assert all(b <= a * 1.0002 for a, b in zip(values, values[1:], strict=False)), values
+            assert all(b <= a * 1.0002 for a, b in itertools.pairwise(values)), values
             assert rows[-1].exposed < rows[0].exposed
 
 

@@ -1,4 +1,4 @@
-"""Prefixes that do not lie in HBM: loading them takes prompts time, in formulas, simulation and plans alike."""
+"""Prefixes that do not lie in HBM: loading them takes time, in formulas, simulation and plans alike."""
 
 from __future__ import annotations
 

@@ -297,12 +297,12 @@ def test_json_of_the_command(planner: Runner, file: Path, trace: Path):
 @pytest.mark.parametrize(
     ("changes", "options", "said"),
     [
-        ({}, [], "tier host: nothing says what prompts share (give --trace FILE with hashes of blocks"),
-        ({}, ["--tier", "a:hits=0.6:1GB/s", "--tier", "b:hits=0.5:1GB/s"], "hit rates of all tiers come to 1.1"),
-        ({}, ["--tier", "a:hits=0.1:1GB/s", "--tier", "a:hits=0.1:1GB/s"], "tier a: is named twice"),
-        ({}, ["--tier", "HBM:hits=0.1:1GB/s"], "tier HBM: is named twice"),
-        (
-            {"workload": {"request_rate": 1, "input_tokens": 9, "output_tokens": 9, "prefix_cache_hit_rate": 0.2,
+        ({}, [], "tier host: nothing says what prompts share (give --trace FILE with hashes of blocks"), ({},
+        ["--tier", "a:hits=0.6:1GB/s", "--tier", "b:hits=0.5:1GB/s"], "hit rates of all tiers come to 1.1"),
+        ({}, ["--tier", "a:hits=0.1:1GB/s", "--tier", "a:hits=0.1:1GB/s"], "tier a: is named twice"), ({},
+        ["--tier", "HBM:hits=0.1:1GB/s"], "tier HBM: is named twice"), (
+            {"workload": {"request_rate": 1, "input_tokens": 9, "output_tokens": 9, "prefix_cache_hit_rate":
+            0.2,
                           "prefix_load_gb_per_s": 5}},
             ["--tier", "a:hits=0.1:1GB/s"],
             "workload.prefix_load_gb_per_s: is what tiers work out (leave it out)",

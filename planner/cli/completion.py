@@ -21,7 +21,7 @@ _WHERE = {
 @click.command(epilog="\n\n".join(f"{shell}: {where}" for shell, where in _WHERE.items()))
 @click.argument("shell", type=click.Choice(list(_WHERE)))
 def completion(shell: str) -> None:
-    """The script by which SHELL completes commands, options, and names of models, GPUs, engines and targets."""
+    """The script by which SHELL completes commands, options, and names of models, GPUs and the like."""
     root = click.get_current_context().find_root().command
     complete = get_completion_class(shell)
     assert complete is not None  # the shells above are click's own

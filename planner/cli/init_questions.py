@@ -81,7 +81,7 @@ def ask(draft: Draft, named: set[str], folder: Path) -> Draft:
 def _traffic(draft: Draft, folder: Path) -> Draft:
     if not draft.recorded and draft.isl is None and draft.osl is None:
         kinds = (_LENGTHS, _PRESET, _TRACE)
-        text = f"Traffic: {_LENGTHS} of prompts and answers, a {_PRESET} of recorded traffic, or your own {_TRACE}"
+        text = f"Traffic: {_LENGTHS} of prompts and answers, a recorded {_PRESET}, or your own {_TRACE}"
         kind = _prompt(text, _LENGTHS, _one_of("kind of traffic", kinds))
         if kind == _PRESET:
             click.echo(f"Presets: {', '.join(traffic_names())}", err=True)
@@ -161,7 +161,7 @@ def _answer(
 
 
 def _refuse(draft: Draft, field: str, folder: Path) -> None:
-    """What is wrong with the draft because of this answer; what another may still change is left for later."""
+    """Refuse an answer for what is wrong with it; with the rest where it is itself all right."""
     problems = draft_problems(draft, folder)
     own = [p for p in problems if answer_of(p.key) == field] or problems
     if own:

@@ -18,9 +18,9 @@ from planner.whatif.frames import csv_text
 from planner.whatif.network import NetworkRow, Networks, check, networks, variants
 
 COLUMNS = (
-    "network", "gbps_per_gpu", "rdma", "overlap", "kv_cache", "exposed_transfer_ms", "exposed_transfer_p99_ms",
-    "ttft_mean_ms", "ttft_p99_ms", "link", "link_load", "network_binds", "pays", "value", "usd_per_hour", "feasible",
-    "fleet", "reason",
+    "network", "gbps_per_gpu", "rdma", "overlap", "kv_cache", "exposed_transfer_ms",
+    "exposed_transfer_p99_ms", "ttft_mean_ms", "ttft_p99_ms", "link", "link_load", "network_binds", "pays",
+    "value", "usd_per_hour", "feasible", "fleet", "reason",
 )  # fmt: skip
 _PICTURES = (".png", ".svg")
 
@@ -41,10 +41,10 @@ def network(
 ) -> None:
     """The same scenario under other networks: exposed KV transfer, TTFT, cost, and whether handing over pays.
 
-    SCENARIO (or the scenario of a plan file; - is standard input) is solved by prediction with all NICs at 25 and
-    100 Gb/s of TCP, and at 100, 200 and 400 Gb/s of RDMA per GPU, and with all of it within one node; each with
-    transfers that follow the prompt and such that are hidden behind it layer by layer, and with the KV cache as
-    asked for and in fp8. Beside that stands the best colocated plan.
+    SCENARIO (or the scenario of a plan file; - is standard input) is solved by prediction with all NICs at 25
+    and 100 Gb/s of TCP, and at 100, 200 and 400 Gb/s of RDMA per GPU, and with all of it within one node;
+    each with transfers that follow the prompt and such that are hidden behind it layer by layer, and with the
+    KV cache as asked for and in fp8. Beside that stands the best colocated plan.
     """
     if plot is not None and plot.suffix.lower() not in _PICTURES:
         raise file_error(plot, "is no picture", "the name has to end in .png or .svg")

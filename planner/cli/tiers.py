@@ -70,8 +70,8 @@ def tiers(
 
     SCENARIO (or the scenario of a plan file; - is standard input) is solved by prediction without a prefix
     cache, with what its plan's HBM holds, and with one tier after the other. What is found at a size follows
-    from the hashes of a trace's blocks; loading it takes prompts time. A tier that makes the plan dearer is left
-    out of what follows, and the bandwidth is told above which loading beats computing.
+    from the hashes of a trace's blocks; loading it takes prompts time. A tier that makes the plan dearer is
+    left out of what follows, and the bandwidth is told above which loading beats computing.
     """
     check_outputs((source, trace), (output,))
     read = None if trace is None else read_trace(trace, unit=unit, block_size=block_size)

@@ -51,7 +51,7 @@ class DraftGpu:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Draft:
-    """Answers; those that are left out are ones that no rule refuses. Latencies in ms, as the file has them."""
+    """Answers; those that are left out are ones that no rule refuses. Latencies in ms, as in the file."""
 
     model: str = "meta-llama/Llama-3.1-8B-Instruct"
     engine: str = "vllm"

@@ -266,8 +266,8 @@ class WorkloadDocument(DocumentModel):
     )
     prefix_load_gb_per_s: Positive | None = Field(
         default=None,
-        description="Rate at which the KV cache of these comes to a replica from where it is kept (host memory, "
-        "SSD, another store), on average over all; left out: it lies in HBM. [GB/s]",
+        description="Rate at which the KV cache of these comes to a replica from where it is kept (host "
+        "memory, SSD, another store), on average over all; left out: it lies in HBM. [GB/s]",
     )
     users: Annotated[
         Any,

@@ -97,7 +97,7 @@ def engine_of(service: Service) -> Engine:
 
 
 def loading_prefixes(engine: Engine, workload: Workload) -> Engine:
-    """The engine with prefixes where the workload has them: in HBM, or somewhere that they are loaded from."""
+    """The engine with prefixes where the workload has them: in HBM, or loaded from elsewhere."""
     if workload.prefix_bandwidth == engine.prefix_bandwidth:
         return engine
     return replace(engine, prefix_bandwidth=workload.prefix_bandwidth)

@@ -39,7 +39,8 @@ def print_networks(n: Networks, width: int) -> None:
 
 def _table(n: Networks, rows: list[NetworkRow], without: frozenset[str]) -> Table:
     columns = [
-        "network", "transfer [ms]", "p99 transfer", "p99 TTFT [ms]", n.unit, "pays", "narrower end", "load", "fleet",
+        "network", "transfer [ms]", "p99 transfer", "p99 TTFT [ms]", n.unit, "pays", "narrower end", "load",
+        "fleet",
     ]  # fmt: skip
     columns = [c for c in columns if c not in without and (c != "pays" or n.colocated)]
     text = ("network", "pays", "narrower end", "fleet")

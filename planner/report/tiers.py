@@ -34,8 +34,8 @@ def print_tiers(t: Tiers, width: int) -> None:
 def _table(t: Tiers, without: frozenset[str]) -> Table:
     priced = any(row.price for row in t.rows)
     columns = [
-        "with", "room [Mtok]", "found", "loaded", "loaded at [GB/s]", "computed [ktok/s]", "mean TTFT [ms]", "p99",
-        t.unit, *(("tiers", "total") if priced else ()), "fleet",
+        "with", "room [Mtok]", "found", "loaded", "loaded at [GB/s]", "computed [ktok/s]", "mean TTFT [ms]",
+        "p99", t.unit, *(("tiers", "total") if priced else ()), "fleet",
     ]  # fmt: skip
     if t.objective is not Objective.COST:
         columns = [c for c in columns if c not in ("tiers", "total")]

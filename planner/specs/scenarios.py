@@ -113,8 +113,8 @@ class Workload:
     prefix_hit_rate : float
         Share of input tokens found in the prefill side's cache. [1]
     prefix_bandwidth : float
-        Rate at which their KV cache comes to a replica, on average over all that are found; infinite where they
-        lie in HBM. [B/s]
+        Rate at which their KV cache comes to a replica, on average over all that are found; infinite where
+        they lie in HBM. [B/s]
     note : str
         What a reader of the plan should know of this traffic.
     """

@@ -1,8 +1,8 @@
 """The same scenario under other networks: what KV transfers cost, and whether handing over still pays.
 
-Every row is the best disaggregated plan under one network, with KV transfers hidden or not and with the KV cache
-as asked for or in fp8. All NICs of the fleet are changed alike. Colocated plans need no network between replicas;
-the best of them is what handing over has to beat.
+Every row is the best disaggregated plan under one network, with KV transfers hidden or not and with the KV
+cache as asked for or in fp8. All NICs of the fleet are changed alike. Colocated plans need no network between
+replicas; the best of them is what handing over has to beat.
 """
 
 from __future__ import annotations

@@ -93,13 +93,13 @@ def offer_of(
     Notes
     -----
     Each tier holds what the faster ones dropped (no block is kept twice), least recently used ones go first,
-    and all replicas of a pool count as one cache: a router that sends a prompt where its prefix lies. So tier i
-    finds :math:`h(C_0 + \dots + C_i) - h(C_0 + \dots + C_{i-1})`, with h the reuse curve.
+    and all replicas of a pool count as one cache: a router that sends a prompt where its prefix lies. So tier
+    i finds :math:`h(C_0 + \dots + C_i) - h(C_0 + \dots + C_{i-1})`, with h the reuse curve.
 
     A tier that several replicas read from is a processor-sharing queue: with :math:`\rho` the share of its
     bandwidth that is asked for, a prompt sees :math:`1 - \rho` of it, and never less than its part among all
-    replicas. No more is read than loads it to :data:`LINK_LOAD_LIMIT`; the rest is computed. What each GPU has of
-    its own nobody else reads from: prompts of one replica come one after the other.
+    replicas. No more is read than loads it to :data:`LINK_LOAD_LIMIT`; the rest is computed. What each GPU
+    has of its own nobody else reads from: prompts of one replica come one after the other.
     """
     model, dtype = service.model, service.precision.kv_cache
     token = kv_bytes_per_token(model, dtype)

@@ -23,7 +23,8 @@ class TierRow:
     Attributes
     ----------
     used : bool
-        Whether it makes the plan no worse, its price included; a tier that does is left out of the rows after it.
+        Whether it makes the plan no worse, its price included; a tier that does is left out of the rows after
+        it.
     capacity : float or None
         Of all tiers together; None where hit rates are given. [tok]
     load : float

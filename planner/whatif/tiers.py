@@ -1,11 +1,11 @@
 """KV caches in HBM, host memory, on SSD or in a store: what each further tier does to load, TTFT and cost.
 
-Each row is the scenario with the prefixes that its tiers find and the time to load them, which are two keys of
-a scenario (``prefix_cache_hit_rate``, ``prefix_load_gb_per_s``). What is found depends on the plan's own pool,
-and the plan on what is found: a plan counts when it finds as much as it counts on. Where no such plan is better
-by more than chance, the fleet of the row before stays, with what it finds now. Approximations: see
-:func:`planner.whatif.tier_loads.offer_of` and :func:`planner.latency.prompt_time`; every prompt finds the same
-share of itself; what writing to tiers takes is not counted.
+Each row is the scenario with the prefixes that its tiers find and the time to load them, which are two keys
+of a scenario (``prefix_cache_hit_rate``, ``prefix_load_gb_per_s``). What is found depends on the plan's own
+pool, and the plan on what is found: a plan counts when it finds as much as it counts on. Where no such plan
+is better by more than chance, the fleet of the row before stays, with what it finds now. Approximations: see
+:func:`planner.whatif.tier_loads.offer_of` and :func:`planner.latency.prompt_time`; every prompt finds the
+same share of itself; what writing to tiers takes is not counted.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def tiers(
     kept : sequence of Tier
         Fastest first.
     trace : Trace, optional
-        Requests with the hashes of their blocks, which say what is found; default: the scenario's own. Without
-        hashes HBM finds the scenario's hit rate, and every tier says its own.
+        Requests with the hashes of their blocks, which say what is found; default: the scenario's own.
+        Without hashes HBM finds the scenario's hit rate, and every tier says its own.
     on_row : callable
         Told after each row.
 
@@ -121,8 +121,8 @@ def _check(scenario: Scenario, kept: Sequence[Tier], curve: ReuseCurve | None) -
     sized = [tier.name for tier in kept if tier.hit_rate is None]
     if curve is None and sized:
         raise SpecError(
-            f"tier {sized[0]}: nothing says what prompts share (give --trace FILE with hashes of blocks, or the "
-            "tier's own share as hits=0.2)"
+            f"tier {sized[0]}: nothing says what prompts share (give --trace FILE with hashes of blocks, or "
+            "the tier's own share as hits=0.2)"
         )
     given = [tier.hit_rate for tier in kept if tier.hit_rate is not None]
     if curve is not None and given:
