@@ -40,7 +40,14 @@ def test_options_of_a_command(planner: Runner, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "words", [("predict", "--model"), ("memory", "-m"), ("models", "show"), ("init", "--model")]
+    "words",
+    [
+        ("predict", "--model"),
+        ("memory", "-m"),
+        ("models", "show"),
+        ("init", "--model"),
+        ("calibrate", "engine", "--model"),
+    ],
 )
 def test_models(planner: Runner, monkeypatch, words):
     want = [name for name in model_names() if name.lower().startswith("qwen/")]
@@ -58,6 +65,7 @@ def test_models(planner: Runner, monkeypatch, words):
         ("gpus", "show"),
         ("gpus", "prices", "--gpu"),
         ("init", "--gpu"),
+        ("profile", "--gpu"),
     ],
 )
 def test_gpus(planner: Runner, monkeypatch, words):

@@ -104,6 +104,7 @@ def scenario(**workload: object):
 def test_the_key_is_in_si_units_and_reaches_the_engine():
     service = scenario(prefix_cache_hit_rate=0.5, prefix_load_gb_per_s=20).scenario.services[0]
     assert service.workload.prefix_bandwidth == 20e9
+    assert service.workload.note == "prefixes that are found come to their replica at 20 GB/s"
     assert engine_of(service).prefix_bandwidth == 20e9
     plain = scenario(prefix_cache_hit_rate=0.5).scenario.services[0]
     assert engine_of(plain).prefix_bandwidth == math.inf

@@ -247,6 +247,21 @@ def test_slos_that_need_a_cache_have_a_plan_with_one():
     assert found.rows[0].result.reason == "no fleet meets the scenario then"
 
 
+@pytest.mark.slow
+def test_a_fleet_that_does_not_hold_with_a_tier_is_no_answer():
+    """The largest rate of eight GPUs leaves no time to wait for a slow store."""
+    most = scenario(
+        objective="throughput",
+        workload={"input_tokens": 6000, "output_tokens": 100},
+        fleet=[{"gpu": "h100-sxm", "price_per_gpu_hour": 3.0, "max_gpus": 8}],
+    )
+    found = tiers(most, [tier_of("host:hits=0.5:25GB/s/gpu"), tier_of("store:hits=0.2:2GB/s")])
+    none, _, host, store = found.rows
+    assert host.result.value > none.result.value
+    assert (store.used, store.result.feasible, store.ttft) == (False, False, None)
+    assert "misses an SLO with it" in store.result.reason
+
+
 def test_an_interrupt_keeps_the_rows_so_far(monkeypatch: pytest.MonkeyPatch):
     done: list[None] = []
 

@@ -406,7 +406,12 @@ def workload_of(document: WorkloadDocument, preset: catalog.TrafficPreset | None
         rate = preset.request_rate if preset else 1.0
     scv, burstiness = _burstiness(document.arrivals, preset)
     load = document.prefix_load_gb_per_s
-    notes = [burstiness, _prefix_note(document, preset), preset.note if preset and document.trace else ""]
+    notes = [
+        burstiness,
+        _prefix_note(document, preset),
+        "" if load is None else f"prefixes that are found come to their replica at {load:g} GB/s",
+        preset.note if preset and document.trace else "",
+    ]
     return Workload(
         name=preset.name if preset else "workload",
         periods=(Period(name="constant", hours=1.0, request_rate=rate),),

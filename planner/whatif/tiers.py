@@ -26,7 +26,7 @@ from planner.whatif import changes
 from planner.whatif.asked import Asked, Source, asked_of
 from planner.whatif.corrections import capacity_factors
 from planner.whatif.explain import SURE
-from planner.whatif.resolve import ResolveOptions, Resolver, resolved_of
+from planner.whatif.resolve import Resolved, ResolveOptions, Resolver, resolved_of
 from planner.whatif.tier_loads import Offer, break_even, offer_of
 from planner.whatif.tier_rows import HBM, NO_CACHE, BreakEven, TierRow, Tiers, no_plan
 from planner.whatif.tier_specs import Pool, Tier, busy_gpus, fleet_of
@@ -35,6 +35,11 @@ from planner.whatif.words import item_name
 
 ROUNDS = 4  # of solving again until a plan has the cache that it counts on
 TOLERANCE = 0.01  # of what it counts on, relative [1]
+
+
+NOT_HOLDING = Resolved(
+    reason="the fleet that was cheapest before misses an SLO with it, and no other was found"
+)
 
 
 def tiers(
@@ -173,7 +178,8 @@ class _Work:
             except (InfeasibleError, SolverError) as error:
                 yield no_plan(name, error)
                 continue
-            yield self._row(name, (*used, *tier), found, used=worth)
+            row = self._row(name, (*used, *tier), found, used=worth)
+            yield row if worth or self._holds(found) else replace(row, ttft=None, result=NOT_HOLDING)
             if worth:
                 best, used = found, (*used, *tier)
 
