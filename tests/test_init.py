@@ -174,6 +174,10 @@ def test_files_are_not_replaced_without_force(planner: Runner, target: Path):
             ("--preset", "azure-2023-cod"),
             "--preset: unknown traffic preset 'azure-2023-cod': did you mean azure-2023-code?",
         ),
+        (
+            ("--preset", "azure-2023-code", "--trace", "nowhere.csv"),
+            "--trace: is given beside a preset, got 'nowhere.csv' (give one of them)",
+        ),
         (("--trace", "nowhere.csv"), "/nowhere.csv: no such file"),
         (
             ("--objective", "throughput", "--gpu", "l40s:1"),

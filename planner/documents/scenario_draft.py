@@ -201,9 +201,10 @@ def _served(draft: Draft) -> list[str]:
 
 def _workload(draft: Draft) -> list[str]:
     lines = ["workload:"]
-    if draft.recorded:
-        what = "recorded traffic: rate, lengths, burstiness (planner workload reads your own)"
-        lines.append(_line(draft.recorded, getattr(draft, draft.recorded), what, "  "))
+    for key, name in (("preset", draft.preset), ("trace", draft.trace)):
+        if name:
+            what = "recorded traffic: rate, lengths, burstiness (planner workload reads your own)"
+            lines.append(_line(key, name, what, "  "))
     if draft.rate is not None:
         said = "arrivals, on average; or 24 hourly rates: [8, 5, ...] [req/s]"
         lines.append(_line("request_rate", _number(draft.rate), said, "  "))
