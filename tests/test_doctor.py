@@ -214,6 +214,7 @@ def test_torch_that_hangs_is_given_up(monkeypatch):
     assert "TimeoutExpired" in check.detail
 
 
+@pytest.mark.slow
 def test_looking_loads_no_torch():
     assert (
         loaded_by("from planner.doctor import examine\nlist(examine())") & {"torch", "matplotlib", "pandas"}

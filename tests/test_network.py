@@ -193,6 +193,7 @@ def test_several_services_are_refused():
         networks(loaded)
 
 
+@pytest.mark.slow
 def test_a_scenario_that_no_network_helps_is_infeasible(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("planner.whatif.network.variants", lambda s: variants(s, LADDER[:1])[:1])
     with pytest.raises(InfeasibleError, match="p99 TTFT"):

@@ -119,6 +119,7 @@ def test_a_load_time_without_hits_is_refused():
         scenario(prefix_cache_hit_rate=0.5, prefix_load_gb_per_s=0)
 
 
+@pytest.mark.slow
 def test_the_faster_the_load_the_cheaper_the_plan():
     """From slower than computing to as good as HBM."""
     loaded = [scenario(prefix_cache_hit_rate=0.6, prefix_load_gb_per_s=rate) for rate in (1, 3, 10, 100, 1e6)]

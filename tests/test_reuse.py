@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_traces import hashed
 
@@ -16,6 +16,7 @@ from planner.documents.trace_file import read_trace
 from planner.reuse import reuse_curve, smaller_before
 from planner.traces import PromptBlocks, measure
 
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 TRACES = Path(os.environ.get("PLANNER_TRACES") or "/nonexistent")
 
 
@@ -80,6 +81,7 @@ def by_blocks(rows: list[list[int]], size: int) -> int:
 prompts = st.lists(st.lists(st.integers(0, 2), max_size=5), min_size=1, max_size=25)
 
 
+@PATIENT
 @given(prompts)
 def test_against_a_cache_run_block_by_block(rows: list[list[int]]):
     blocks = hashed(*rows, size=8)
@@ -105,6 +107,7 @@ def test_long_traces_against_a_cache_run_block_by_block(seed: int):
         assert round(curve.share(16 * size) * curve.tokens) == 16 * by_blocks(rows, size)
 
 
+@PATIENT
 @given(st.lists(st.integers(0, 40), max_size=60))
 def test_smaller_ones_before(values: list[int]):
     found = smaller_before(np.array(values, dtype=np.int64))

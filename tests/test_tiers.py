@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import Runner
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from planner import catalog
@@ -156,6 +156,7 @@ def test_the_rate_of_all_is_that_of_the_mean_time():
     assert Offer(0.2).bandwidth == math.inf
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.floats(0, 1e6), st.floats(0, 1e6), st.floats(1, 1e12), st.floats(1, 1e12))
 def test_more_capacity_or_bandwidth_never_gives_less(one: float, more: float, slow: float, faster: float):
     service = scenario().scenario.services[0]
