@@ -25,7 +25,7 @@ from planner.units import GIB
 
 NEEDED = {
     "numpy": "2.0", "scipy": "1.13", "pulp": "3.3", "highspy": "1.12", "pyyaml": "6.0", "click": "8.1",
-    "pydantic": "2.9", "rich": "13.9", "numba": "0.61",
+    "pydantic": "2.9", "rich": "13.9", "numba": "0.61", "joblib": "1.4",
 }  # fmt: skip
 """Libraries of the base installation, with the least version of each."""
 
@@ -33,7 +33,8 @@ EXTRAS = {
     "profile": {"torch": "2.6"},
     "report": {"matplotlib": "3.9", "plotly": "5.24"},
     "notebook": {"pandas": "2.2", "ipykernel": "6.29", "nbclient": "0.10", "ipywidgets": "8.1"},
-    "dask": {"joblib": "1.4", "distributed": "2024.8"},
+    "dask": {"distributed": "2024.8"},
+    "parquet": {"pandas": "2.2", "pyarrow": "17"},
 }
 """Libraries of each extra, with the least version of each."""
 

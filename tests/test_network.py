@@ -11,6 +11,7 @@ import pytest
 from conftest import Runner
 from test_simulator_latency import deployed, fleet
 
+import planner as planner_api
 from planner.documents.scenario import scenario_from_text
 from planner.documents.yaml_text import dump_yaml
 from planner.engines import engine_of, load_engine
@@ -20,6 +21,7 @@ from planner.transformer import kv_bytes
 from planner.whatif import changes
 from planner.whatif.network import (
     AS_ASKED,
+    COLUMNS,
     FP8,
     LADDER,
     SAME_NODE,
@@ -118,10 +120,10 @@ def found():
 
 @pytest.mark.slow
 def test_a_faster_network_is_never_dearer_nor_slower(found):
-    assert len(found.rows) == 24
+    assert len(found.points) == 24
     for kv_cache in (AS_ASKED, FP8):
-        for overlap in {row.overlap for row in found.rows}:
-            rows = [r for r in found.rows if (r.kv_cache, r.overlap) == (kv_cache, overlap)][:5]
+        for overlap in {row.overlap for row in found.points}:
+            rows = [r for r in found.points if (r.kv_cache, r.overlap) == (kv_cache, overlap)][:5]
             values = [row.result.value for row in rows]
             assert all(b <= a * 1.0002 for a, b in itertools.pairwise(values)), values
             assert rows[-1].exposed < rows[0].exposed
@@ -129,7 +131,7 @@ def test_a_faster_network_is_never_dearer_nor_slower(found):
 
 @pytest.mark.slow
 def test_hidden_transfers_expose_less_and_cost_no_more(found):
-    rows = {(r.kv_cache, r.overlap > 0, r.network.name): r for r in found.rows}
+    rows = {(r.kv_cache, r.overlap > 0, r.network.name): r for r in found.points}
     for kv_cache in (AS_ASKED, FP8):
         for name in NAMES[:5]:
             bare, hidden = rows[kv_cache, False, name], rows[kv_cache, True, name]
@@ -141,7 +143,7 @@ def test_hidden_transfers_expose_less_and_cost_no_more(found):
 @pytest.mark.slow
 def test_whether_handing_over_pays_is_told_by_the_best_colocated_plan(found):
     assert set(found.colocated) == {AS_ASKED, FP8}
-    for row in found.rows:
+    for row in found.points:
         best = found.colocated[row.kv_cache].value
         value = row.result.value
         assert row.pays is (value is not None and (best is None or value < best))
@@ -153,15 +155,15 @@ def test_whether_handing_over_pays_is_told_by_the_best_colocated_plan(found):
 
 @pytest.mark.slow
 def test_within_one_node_groups_share_it_and_beside_that_nobody_does(found):
-    inside = [row for row in found.rows if row.network.name == SAME_NODE]
+    inside = [row for row in found.points if row.network.name == SAME_NODE]
     assert inside
-    for row in found.rows:
+    for row in found.points:
         same = {g.same_node for g in row.result.groups or ()}
         assert same <= {row.network.name == SAME_NODE}
     feasible = [row for row in inside if row.result.feasible]
     assert feasible
     rdma = next(
-        r for r in found.rows if (r.network.name, r.overlap, r.kv_cache) == ("RDMA 400G", 0, AS_ASKED)
+        r for r in found.points if (r.network.name, r.overlap, r.kv_cache) == ("RDMA 400G", 0, AS_ASKED)
     )
     assert feasible[0].exposed < rdma.exposed
 
@@ -175,7 +177,7 @@ def test_gpus_without_a_link_cannot_share_a_node():
         patch.setattr("planner.whatif.network.LADDER", LADDER[-1:])
         patch.setattr("planner.whatif.network.variants", lambda s: variants(s, LADDER[-1:])[:1])
         result = networks(l40s)
-    (row,) = result.rows
+    (row,) = result.points
     assert row.result.reason == "vllm moves no KV cache over the links of this fleet"
     assert not row.pays
 
@@ -206,8 +208,16 @@ def test_an_interrupt_keeps_the_rows_so_far():
 
     result = networks(scenario(), on_row=stop)
     assert result.interrupted
-    assert len(result.rows) == 1
+    assert len(result.points) == 1
     assert "interrupted" in result.notes[-1]
+
+
+@pytest.mark.slow
+def test_the_result_is_a_table_and_a_text(found):
+    assert len(found.rows()) == 24
+    assert set(found.rows()[0]) == set(COLUMNS)
+    assert "KV cache fp8, transfers after the prompt" in found._repr_html_()
+    assert planner_api.networks is networks
 
 
 # --------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from conftest import Runner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import planner as planner_api
 from planner import catalog
 from planner.cli.tier_option import DEFAULTS, tier_of
 from planner.documents.scenario import scenario_from_text
@@ -24,6 +25,7 @@ from planner.traces import PromptBlocks
 from planner.transformer import kv_bytes_per_token
 from planner.units import GIGA, TERA
 from planner.whatif.tier_loads import Load, Offer, break_even, offer_of
+from planner.whatif.tier_rows import COLUMNS
 from planner.whatif.tier_specs import Amount, Per, Pool, Tier
 from planner.whatif.tiers import tiers
 
@@ -192,10 +194,10 @@ def test_rows_get_no_worse_and_find_no_less(trace: Path):
 
     kept = [tier_of(text) for text in ("host:100GB/node:25GB/s/gpu", "ssd:1TB:10GB/s", "store:10TB:5GB/s")]
     found = tiers(scenario(), kept, trace=read_trace(trace))
-    assert [row.name for row in found.rows] == ["no cache", "HBM", "host", "ssd", "store"]
+    assert [row.name for row in found.steps] == ["no cache", "HBM", "host", "ssd", "store"]
     assert found.curve is not None
     assert found.curve.most == pytest.approx(CURVE.most)
-    used = [row for row in found.rows if row.used]
+    used = [row for row in found.steps if row.used]
     assert len(used) >= 3
     costs = [row.result.value for row in used]
     assert costs == sorted(costs, reverse=True)
@@ -213,7 +215,7 @@ def test_more_bandwidth_is_never_dearer():
     costs = []
     for rate in ("0.5GB/s", "10GB/s", "1000GB/s"):
         found = tiers(scenario(), [tier_of(f"store:hits=0.5:{rate}")])
-        costs.append(min(row.result.value for row in found.rows if row.used))
+        costs.append(min(row.result.value for row in found.steps if row.used))
     assert costs == sorted(costs, reverse=True)
     assert costs[-1] < costs[0]
 
@@ -221,19 +223,19 @@ def test_more_bandwidth_is_never_dearer():
 @pytest.mark.slow
 def test_a_tier_slower_than_computing_is_left_out():
     found = tiers(scenario(), [tier_of("tape:hits=0.5:0.05GB/s/gpu"), tier_of("host:hits=0.2:50GB/s/gpu")])
-    tape, host = found.rows[2:]
+    tape, host = found.steps[2:]
     assert (tape.used, host.used) == (False, True)
     assert host.offer.hit_rate == pytest.approx(0.2)  # without what lies on tape
-    assert host.result.value < found.rows[0].result.value
+    assert host.result.value < found.steps[0].result.value
 
 
 @pytest.mark.slow
 def test_a_tier_that_costs_more_than_it_saves_is_left_out():
     dear, fair = (tiers(scenario(), [tier_of(f"host:hits=0.5:50GB/s/gpu:{price}")]) for price in (500, 1))
-    assert not dear.rows[-1].used
-    assert dear.rows[-1].total == pytest.approx(dear.rows[-1].result.cost + 500)
-    assert fair.rows[-1].used
-    assert fair.rows[-1].total < fair.rows[0].total
+    assert not dear.steps[-1].used
+    assert dear.steps[-1].total == pytest.approx(dear.steps[-1].result.cost + 500)
+    assert fair.steps[-1].used
+    assert fair.steps[-1].total < fair.steps[0].total
 
 
 def test_slos_that_need_a_cache_have_a_plan_with_one():
@@ -244,8 +246,8 @@ def test_slos_that_need_a_cache_have_a_plan_with_one():
         options={"whole_nodes": False, "allowed_tp": [4]},
     )
     found = tiers(tight, [tier_of("host:hits=0.7:200GB/s/gpu")])
-    assert [row.result.feasible for row in found.rows] == [False, False, True]
-    assert found.rows[0].result.reason == "no fleet meets the scenario then"
+    assert [row.result.feasible for row in found.steps] == [False, False, True]
+    assert found.steps[0].result.reason == "no fleet meets the scenario then"
 
 
 @pytest.mark.slow
@@ -257,7 +259,7 @@ def test_a_fleet_that_does_not_hold_with_a_tier_is_no_answer():
         fleet=[{"gpu": "h100-sxm", "price_per_gpu_hour": 3.0, "max_gpus": 8}],
     )
     found = tiers(most, [tier_of("host:hits=0.5:25GB/s/gpu"), tier_of("store:hits=0.2:2GB/s")])
-    none, _, host, store = found.rows
+    none, _, host, store = found.steps
     assert host.result.value > none.result.value
     assert (store.used, store.result.feasible, store.ttft) == (False, False, None)
     assert "misses an SLO with it" in store.result.reason
@@ -273,7 +275,7 @@ def test_an_interrupt_keeps_the_rows_so_far(monkeypatch: pytest.MonkeyPatch):
 
     found = tiers(scenario(), [tier_of("host:hits=0.5:50GB/s")], on_row=stop)
     assert found.interrupted
-    assert [row.name for row in found.rows] == ["no cache", "HBM"]
+    assert [row.name for row in found.steps] == ["no cache", "HBM"]
     assert "interrupted" in found.notes[-1]
 
 
@@ -360,6 +362,13 @@ def test_several_services_are_refused():
     loaded = scenario_from_text(dump_yaml(both | {"models": [one, one]}))
     with pytest.raises(SpecError, match="tiers are looked at for one model, the scenario has 2"):
         tiers(loaded, [tier_of("a:hits=0.1:1GB/s")])
+
+
+def test_the_result_is_a_table_and_a_text():
+    found = planner_api.tiers(scenario(), [tier_of("host:hits=0.5:50GB/s/gpu")])
+    assert [row["tier"] for row in found.rows()] == ["no cache", "HBM", "host"]
+    assert set(found.rows()[0]) == set(COLUMNS)
+    assert "+ host" in found._repr_html_()
 
 
 # --------------------------------------------------------------------------------------------

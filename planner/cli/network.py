@@ -8,20 +8,14 @@ from typing import Any
 import click
 
 from planner.cli.output import check_outputs, echo_json, progress_bar, width
-from planner.cli.whatif_facts import milliseconds, resolved_facts
+from planner.cli.whatif_facts import resolved_facts
 from planner.cli.whatif_options import options_of, resolve_options
 from planner.documents.files import file_error, write_text_atomic
 from planner.documents.plan_extras import rounded
-from planner.units import BITS_PER_BYTE, GIGA
 from planner.whatif.asked import asked_of
 from planner.whatif.frames import csv_text
-from planner.whatif.network import NetworkRow, Networks, check, networks, variants
+from planner.whatif.network import COLUMNS, Networks, check, networks, variants
 
-COLUMNS = (
-    "network", "gbps_per_gpu", "rdma", "overlap", "kv_cache", "exposed_transfer_ms",
-    "exposed_transfer_p99_ms", "ttft_mean_ms", "ttft_p99_ms", "link", "link_load", "network_binds", "pays",
-    "value", "usd_per_hour", "feasible", "fleet", "reason",
-)  # fmt: skip
 _PICTURES = (".png", ".svg")
 
 
@@ -57,7 +51,7 @@ def network(
     if result.interrupted:  # a file would not say that rows are missing
         output = plot = None
     if output is not None:
-        write_text_atomic(output, csv_text([_flat(row) for row in result.rows], COLUMNS))
+        write_text_atomic(output, csv_text(result.rows(), COLUMNS))
     if plot is not None:
         from planner.report.network_plot import save_networks  # matplotlib: only for pictures
 
@@ -73,38 +67,6 @@ def network(
             click.echo(f"\n{kind} written to {path}")
 
 
-def _figures(row: NetworkRow) -> dict[str, Any]:
-    """What a row says beside its plan."""
-    rate, ttft = row.network.bandwidth, row.ttft
-    return {
-        "network": row.network.name,
-        "gbps_per_gpu": None if rate is None else rounded(rate * BITS_PER_BYTE / GIGA),
-        "rdma": row.network.rdma,
-        "overlap": rounded(row.overlap),
-        "kv_cache": row.kv_cache,
-        "exposed_transfer_ms": milliseconds(row.exposed),
-        "exposed_transfer_p99_ms": milliseconds(row.exposed_long),
-        "ttft_mean_ms": milliseconds(None if ttft is None else ttft.mean),
-        "ttft_p99_ms": milliseconds(None if ttft is None else ttft.p99),
-        "link": row.link,
-        "link_load": rounded(row.link_load),
-        "network_binds": row.binds,
-        "pays": row.pays,
-    }
-
-
-def _flat(row: NetworkRow) -> dict[str, Any]:
-    result = row.result
-    return {
-        **_figures(row),
-        "value": result.value,
-        "usd_per_hour": result.cost,
-        "feasible": result.feasible,
-        "fleet": result.description,
-        "reason": result.reason,
-    }
-
-
 def network_facts(n: Networks) -> dict[str, Any]:
     """The JSON of ``planner network``."""
     return {
@@ -113,7 +75,7 @@ def network_facts(n: Networks) -> dict[str, Any]:
         "unit": n.unit,
         "engine_overlap": rounded(n.own_overlap),
         "colocated": {kv: resolved_facts(result) for kv, result in n.colocated.items()},
-        "rows": [{**_figures(row), **resolved_facts(row.result)} for row in n.rows],
+        "rows": [{**row.figures(), **resolved_facts(row.result)} for row in n.points],
         "notes": list(n.notes),
         "interrupted": n.interrupted,
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import click
 
 from planner.cli.output import check_outputs, echo_json, progress_bar, width
 from planner.cli.tier_option import DEFAULTS, FORM, tier_of
-from planner.cli.whatif_facts import milliseconds, resolved_facts
+from planner.cli.whatif_facts import resolved_facts
 from planner.cli.whatif_options import options_of, resolve_options
 from planner.documents.files import write_text_atomic
 from planner.documents.plan_extras import rounded
@@ -19,15 +18,9 @@ from planner.documents.trace_times import SCALES
 from planner.units import GIGA
 from planner.whatif.asked import asked_of
 from planner.whatif.frames import csv_text
-from planner.whatif.tier_rows import TierRow, Tiers
+from planner.whatif.tier_rows import COLUMNS, Tiers
 from planner.whatif.tier_specs import Tier
 from planner.whatif.tiers import tiers as tiers_of
-
-COLUMNS = (
-    "tier", "used", "capacity_tokens", "hit_rate", "loaded_share", "read_gb_per_s", "prefix_load_gb_per_s",
-    "computed_tokens_per_s", "prefill_gpus", "busy_prefill_gpus", "ttft_mean_ms", "ttft_p99_ms", "value",
-    "usd_per_hour", "tiers_usd_per_hour", "total_usd_per_hour", "feasible", "fleet", "reason",
-)  # fmt: skip
 
 
 def _tiers(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> list[Tier]:
@@ -80,7 +73,7 @@ def tiers(
         options = options_of(solver, gap, time_limit, on_stage)
         result = tiers_of(asked, kept, trace=read, options=options, on_row=on_row)
     if output is not None and not result.interrupted:  # a file would not say that rows are missing
-        write_text_atomic(output, csv_text([_flat(row) for row in result.rows], COLUMNS))
+        write_text_atomic(output, csv_text(result.rows(), COLUMNS))
     if as_json:
         echo_json(tiers_facts(result))
         return
@@ -89,41 +82,6 @@ def tiers(
     print_tiers(result, width())
     if output is not None and not result.interrupted:
         click.echo(f"\nrows written to {output}")
-
-
-def _figures(row: TierRow) -> dict[str, Any]:
-    """What a row says beside its plan."""
-    pool, ttft = row.pool, row.ttft
-    return {
-        "tier": row.name,
-        "used": row.used,
-        "capacity_tokens": None if row.capacity is None else round(row.capacity),
-        "hit_rate": rounded(row.offer.hit_rate),
-        "loaded_share": rounded(row.loaded),
-        "read_gb_per_s": rounded(row.load / GIGA),
-        "prefix_load_gb_per_s": None
-        if math.isinf(row.offer.bandwidth)
-        else rounded(row.offer.bandwidth / GIGA),
-        "computed_tokens_per_s": rounded(row.computed),
-        "prefill_gpus": None if pool is None else pool.gpus,
-        "busy_prefill_gpus": None if pool is None or math.isnan(pool.busy_gpus) else rounded(pool.busy_gpus),
-        "ttft_mean_ms": milliseconds(None if ttft is None else ttft.mean),
-        "ttft_p99_ms": milliseconds(None if ttft is None else ttft.p99),
-        "tiers_usd_per_hour": rounded(row.price),
-        "total_usd_per_hour": rounded(row.total),
-    }
-
-
-def _flat(row: TierRow) -> dict[str, Any]:
-    result = row.result
-    return {
-        **_figures(row),
-        "value": result.value,
-        "usd_per_hour": result.cost,
-        "feasible": result.feasible,
-        "fleet": result.description,
-        "reason": result.reason,
-    }
 
 
 def tiers_facts(t: Tiers) -> dict[str, Any]:
@@ -141,7 +99,7 @@ def tiers_facts(t: Tiers) -> dict[str, Any]:
             "distinct_blocks": curve.distinct,
             "block_tokens": curve.block_size,
         },
-        "rows": [{**_figures(row), **resolved_facts(row.result)} for row in t.rows],
+        "rows": [{**row.figures(), **resolved_facts(row.result)} for row in t.steps],
         "break_even": [
             {"gpu": b.gpu, "layout": b.layout, "gb_per_s": rounded(b.bandwidth / GIGA)} for b in t.break_even
         ],

@@ -18,7 +18,7 @@ def print_networks(n: Networks, width: int) -> None:
     """A table for each format of the KV cache and kind of transfer, and the colocated plan beside them."""
     console = plain_console(width)
     console.print(Text(n.name, style="bold"))
-    for (kv_cache, overlap), group in groupby(n.rows, key=lambda row: (row.kv_cache, row.overlap)):
+    for (kv_cache, overlap), group in groupby(n.points, key=lambda row: (row.kv_cache, row.overlap)):
         rows = list(group)
         how = f"{overlap:.0%} of a transfer hidden" if overlap else "transfers after the prompt"
         console.print(Text(f"\nKV cache {kv_cache}, {how}", style="bold"))

@@ -30,9 +30,9 @@ def save_networks(networks: Networks, path: Path) -> None:
 def _draw(figure: Figure, n: Networks) -> None:
     figure.set_size_inches(*_SIZE)
     axes = figure.add_subplot()
-    names = list(dict.fromkeys(row.network.name for row in n.rows))
+    names = list(dict.fromkeys(row.network.name for row in n.points))
     values = []
-    for (kv_cache, overlap), group in groupby(n.rows, key=lambda row: (row.kv_cache, row.overlap)):
+    for (kv_cache, overlap), group in groupby(n.points, key=lambda row: (row.kv_cache, row.overlap)):
         found = [(names.index(r.network.name), r.result.value) for r in group if r.result.value is not None]
         values += [value for _, value in found]
         axes.plot(

@@ -25,14 +25,14 @@ def print_tiers(t: Tiers, width: int) -> None:
             "never" if math.isinf(line.bandwidth) else f"above {figure(line.bandwidth / GIGA, 3)} GB/s"
         )
         console.print(f"loading beats computing on {line.gpu} {line.layout}: {bandwidth}")
-    if any(not row.used for row in t.rows):
+    if any(not row.used for row in t.steps):
         console.print("tiers in brackets make the plan no better, and are left out of the rows below them")
     for note in t.notes:
         console.print(Text(f"note: {note}", style="yellow"))
 
 
 def _table(t: Tiers, without: frozenset[str]) -> Table:
-    priced = any(row.price for row in t.rows)
+    priced = any(row.price for row in t.steps)
     columns = [
         "with", "room [Mtok]", "found", "loaded", "loaded at [GB/s]", "computed [ktok/s]", "mean TTFT [ms]",
         "p99", t.unit, *(("tiers", "total") if priced else ()), "fleet",
@@ -41,7 +41,7 @@ def _table(t: Tiers, without: frozenset[str]) -> Table:
         columns = [c for c in columns if c not in ("tiers", "total")]
     columns = [c for c in columns if c not in without]
     table = plain_table(*columns, right=[c for c in columns if c not in ("with", "fleet")])
-    for row in t.rows:
+    for row in t.steps:
         cells = _cells(t, row)
         table.add_row(*(cells[c] for c in columns), style="" if row.used else "dim")
     return table
@@ -49,7 +49,7 @@ def _table(t: Tiers, without: frozenset[str]) -> Table:
 
 def _cells(t: Tiers, row: TierRow) -> dict[str, str]:
     result, offer = row.result, row.offer
-    name = row.name if row.name == t.rows[0].name or row is t.rows[1] else f"+ {row.name}"
+    name = row.name if row.name == t.steps[0].name or row is t.steps[1] else f"+ {row.name}"
     value = "infeasible" if result.value is None else figure(result.value)
     return {
         "with": name if row.used else f"({name})",

@@ -10,28 +10,37 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from planner.collectives import kv_transfer_time, links_node, network_rate, within_node
+from planner.documents.plan_extras import rounded
 from planner.engines import engine_of
 from planner.errors import InfeasibleError, SolverError, SpecError
 from planner.fleet import Deployed, Fleet, path_rate
 from planner.plan import Binding, LatencySummary, Plan
+from planner.results import Result
 from planner.specs import ColocatedUse, Dtype, Objective, Phase, Precision, Scenario, Service
 from planner.traffic import Traffic
 from planner.transformer import kv_bytes
-from planner.units import BITS_PER_BYTE, GIGA
+from planner.units import BITS_PER_BYTE, GIGA, MILLI
 from planner.whatif import changes
 from planner.whatif.asked import Asked, Source, asked_of
 from planner.whatif.corrections import capacity_factors
-from planner.whatif.resolve import NO_FLEET, Resolved, ResolveOptions, Resolver, resolved_of
+from planner.whatif.resolve import NO_FLEET, Resolved, ResolveOptions, Resolver, resolved_of, table_of
 from planner.whatif.tier_specs import fleet_of
 from planner.whatif.values import INTERRUPTED, better_by
 from planner.whatif.words import UNITS
 
 AS_ASKED, FP8 = "as asked", "fp8"
 SAME_NODE = "within one node"
+COLUMNS = (
+    "network", "gbps_per_gpu", "rdma", "overlap", "kv_cache", "exposed_transfer_ms",
+    "exposed_transfer_p99_ms", "ttft_mean_ms", "ttft_p99_ms", "link", "link_load", "network_binds", "pays",
+    "value", "usd_per_hour", "feasible", "fleet", "reason",
+)  # fmt: skip
+"""Of the table."""
 _LONG = 0.99  # quantile of prompt lengths whose transfer is told beside the mean [1]
 
 
@@ -98,9 +107,31 @@ class NetworkRow:
     pays: bool | None
     result: Resolved
 
+    def figures(self) -> dict[str, Any]:
+        """What there is to say beside the plan, in the units of the names."""
+        rate = self.network.bandwidth
+        ttft = (None, None) if self.ttft is None else (self.ttft.mean, self.ttft.p99)
+        times = (self.exposed, self.exposed_long, *ttft)
+        exposed, exposed_long, mean, p99 = (None if t is None else rounded(t / MILLI) for t in times)
+        return {
+            "network": self.network.name,
+            "gbps_per_gpu": None if rate is None else rounded(rate * BITS_PER_BYTE / GIGA),
+            "rdma": self.network.rdma,
+            "overlap": rounded(self.overlap),
+            "kv_cache": self.kv_cache,
+            "exposed_transfer_ms": exposed,
+            "exposed_transfer_p99_ms": exposed_long,
+            "ttft_mean_ms": mean,
+            "ttft_p99_ms": p99,
+            "link": self.link,
+            "link_load": rounded(self.link_load),
+            "network_binds": self.binds,
+            "pays": self.pays,
+        }
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Networks:
+class Networks(Result):
     """A scenario under a ladder of networks.
 
     Attributes
@@ -113,7 +144,7 @@ class Networks:
 
     name: str
     objective: Objective
-    rows: tuple[NetworkRow, ...]
+    points: tuple[NetworkRow, ...]
     colocated: dict[str, Resolved]
     own_overlap: float
     notes: tuple[str, ...] = ()
@@ -122,6 +153,10 @@ class Networks:
     @property
     def unit(self) -> str:
         return UNITS[self.objective]
+
+    def rows(self) -> tuple[dict[str, Any], ...]:
+        """A flat row for each network and variant, with the columns of :data:`COLUMNS`."""
+        return tuple({**point.figures(), **table_of(point.result)} for point in self.points)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +227,7 @@ def networks(
     return Networks(
         name=asked.name,
         objective=scenario.objective,
-        rows=tuple(rows),
+        points=tuple(rows),
         colocated=colocated,
         own_overlap=engine_of(scenario.services[0]).transfer.overlap,
         notes=(INTERRUPTED,) if interrupted else (),

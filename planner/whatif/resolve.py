@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from planner.assembly import INTERRUPTED
 from planner.candidates import (
@@ -92,6 +93,17 @@ def resolved_of(plan: Plan) -> Resolved:
         groups=plan.groups,
         proven=plan.status is PlanStatus.OPTIMAL,
     )
+
+
+def table_of(result: Resolved) -> dict[str, Any]:
+    """One plan, or why there is none, as columns of a table."""
+    return {
+        "value": result.value,
+        "usd_per_hour": result.cost,
+        "feasible": result.feasible,
+        "fleet": result.description,
+        "reason": result.reason,
+    }
 
 
 def resolve(loaded: LoadedScenario, scenario: Scenario, options: ResolveOptions | None = None) -> Resolved:

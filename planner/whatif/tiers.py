@@ -89,7 +89,7 @@ def tiers(
     return Tiers(
         name=asked.name,
         objective=asked.loaded.scenario.objective,
-        rows=tuple(rows),
+        steps=tuple(rows),
         break_even=tuple(work.break_even(rows)) if rows else (),
         curve=curve,
         notes=tuple(notes),
