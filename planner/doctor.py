@@ -35,6 +35,7 @@ EXTRAS = {
     "notebook": {"pandas": "2.2", "ipykernel": "6.29", "nbclient": "0.10", "ipywidgets": "8.1"},
     "dask": {"distributed": "2024.8"},
     "parquet": {"pandas": "2.2", "pyarrow": "17"},
+    "tables": {"pyarrow": "17"},
 }
 """Libraries of each extra, with the least version of each."""
 

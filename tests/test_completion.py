@@ -66,6 +66,8 @@ def test_models(planner: Runner, monkeypatch, words):
         ("gpus", "prices", "--gpu"),
         ("init", "--gpu"),
         ("profile", "--gpu"),
+        ("gpus", "compare", "h100-sxm"),
+        ("gpus", "roofline"),
     ],
 )
 def test_gpus(planner: Runner, monkeypatch, words):
