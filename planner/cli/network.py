@@ -7,16 +7,14 @@ from typing import Any
 
 import click
 
-from planner.cli.output import check_outputs, echo_json, progress_bar, width
+from planner.cli.output import check_outputs, check_picture, echo_json, progress_bar, width
 from planner.cli.whatif_facts import resolved_facts
 from planner.cli.whatif_options import options_of, resolve_options
-from planner.documents.files import file_error, write_text_atomic
+from planner.documents.files import write_text_atomic
 from planner.documents.plan_extras import rounded
 from planner.whatif.asked import asked_of
 from planner.whatif.frames import csv_text
 from planner.whatif.network import COLUMNS, Networks, check, networks, variants
-
-_PICTURES = (".png", ".svg")
 
 
 @click.command()
@@ -40,8 +38,7 @@ def network(
     each with transfers that follow the prompt and such that are hidden behind it layer by layer, and with the
     KV cache as asked for and in fp8. Beside that stands the best colocated plan.
     """
-    if plot is not None and plot.suffix.lower() not in _PICTURES:
-        raise file_error(plot, "is no picture", "the name has to end in .png or .svg")
+    check_picture(plot, ())
     check_outputs((source,), (output, plot))
     asked = asked_of(source)
     check(asked.loaded.scenario)
