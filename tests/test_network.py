@@ -19,7 +19,8 @@ from planner.errors import InfeasibleError, SpecError
 from planner.specs import Dtype, Parallelism, Phase
 from planner.transformer import kv_bytes
 from planner.whatif import changes
-from planner.whatif.network import (
+from planner.whatif.network import networks, variants
+from planner.whatif.network_rows import (
     AS_ASKED,
     COLUMNS,
     FP8,
@@ -27,8 +28,6 @@ from planner.whatif.network import (
     SAME_NODE,
     exposed_transfer,
     narrower_end,
-    networks,
-    variants,
 )
 
 NAMES = ["TCP 25G", "TCP 100G", "RDMA 100G", "RDMA 200G", "RDMA 400G", "within one node"]

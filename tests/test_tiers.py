@@ -50,7 +50,7 @@ def service() -> Service:
     return scenario().scenario.services[0]
 
 
-def sessions(seed: int = 0, number: int = 400, users: int = 60) -> tuple[PromptBlocks, np.ndarray]:
+def conversations(seed: int = 0, number: int = 400, users: int = 60) -> tuple[PromptBlocks, np.ndarray]:
     """Prompts of users who come back, each time with what was said before and one more block."""
     rng = np.random.default_rng(seed)
     said: dict[int, list[int]] = {}
@@ -65,7 +65,7 @@ def sessions(seed: int = 0, number: int = 400, users: int = 60) -> tuple[PromptB
     return blocks, np.diff(offsets) * BLOCK
 
 
-BLOCKS, ISL = sessions()
+BLOCKS, ISL = conversations()
 CURVE = reuse_curve(BLOCKS, ISL)
 POOL = Pool(gpus=4, nodes=2, replicas=4, replica_gpus=1, tokens=20_000.0, copies=1.0)
 

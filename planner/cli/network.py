@@ -14,7 +14,8 @@ from planner.documents.files import write_text_atomic
 from planner.documents.plan_extras import rounded
 from planner.whatif.asked import asked_of
 from planner.whatif.frames import csv_text
-from planner.whatif.network import COLUMNS, Networks, check, networks, variants
+from planner.whatif.network import check, networks, variants
+from planner.whatif.network_rows import COLUMNS, Networks
 
 
 @click.command()

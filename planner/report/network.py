@@ -9,7 +9,7 @@ from rich.text import Text
 
 from planner.report.tables import figure, plain_console, plain_table, print_fitting
 from planner.units import MILLI
-from planner.whatif.network import NetworkRow, Networks
+from planner.whatif.network_rows import NetworkRow, Networks
 
 _PAYS = {True: "yes", False: "no", None: ""}
 

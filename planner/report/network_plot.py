@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from planner.report.figures import COLOCATED, DECODE, INK, PALE, PREFILL, save_figure
-from planner.whatif.network import AS_ASKED, Networks
+from planner.whatif.network_rows import AS_ASKED, Networks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -29,7 +29,7 @@ from planner.units import PERCENT
 from planner.whatif.compare import Comparison
 from planner.whatif.explain import Explanation
 from planner.whatif.money import MoneyReport
-from planner.whatif.network import Networks
+from planner.whatif.network_rows import Networks
 from planner.whatif.pareto import Pareto
 from planner.whatif.period_bill import PeriodBill
 from planner.whatif.robustness import Robustness
