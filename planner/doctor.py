@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -23,21 +24,9 @@ from typing import Any
 from planner import __version__
 from planner.units import GIB
 
-NEEDED = {
-    "numpy": "2.0", "scipy": "1.13", "pulp": "3.3", "highspy": "1.12", "pyyaml": "6.0", "click": "8.1",
-    "pydantic": "2.9", "rich": "13.9", "numba": "0.61", "joblib": "1.4",
-}  # fmt: skip
-"""Libraries of the base installation, with the least version of each."""
-
-EXTRAS = {
-    "profile": {"torch": "2.6"},
-    "report": {"matplotlib": "3.9", "plotly": "5.24"},
-    "notebook": {"pandas": "2.2", "ipykernel": "6.29", "nbclient": "0.10", "ipywidgets": "8.1"},
-    "dask": {"distributed": "2024.8"},
-    "parquet": {"pandas": "2.2", "pyarrow": "17"},
-    "tables": {"pyarrow": "17"},
-}
-"""Libraries of each extra, with the least version of each."""
+DISTRIBUTION = "pd-planner"
+DEVELOPMENT = ("test", "dev", "browser", "docs")
+"""Extras for those who change the planner."""
 
 TOOLS = {
     "shellcheck": (("shellcheck",), "checks emitted scripts by a second reader"),
@@ -49,6 +38,8 @@ TOOLS = {
 LIBRARIES, SOLVERS, CATALOGUE, CACHE, MACHINE, OPTIONAL, PROGRAMS = (
     "libraries", "solvers", "catalogue", "cache", "machine", "extras", "tools",
 )  # fmt: skip
+_REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)(?:.*?>=\s*(?P<least>[\w.]+))?")
+_EXTRA = re.compile(r"""extra\s*==\s*["']([\w-]+)["']""")
 _TOOL_SECONDS, _DEVICE_SECONDS = 5.0, 60.0
 _DEVICES = """\
 import json, torch
@@ -87,13 +78,14 @@ def examine(*, full: bool = False) -> Iterator[Check]:
     """Everything, one check after the other; `full`: also the devices that torch sees (seconds)."""
     yield Check(group=MACHINE, name="planner", health=Health.OK, detail=__version__)
     yield from _machine()
-    for name, least in NEEDED.items():
+    wanted = required()
+    for name, least in wanted.pop("", {}).items():
         yield _library(name, least)
     for solver in ("highs", "cbc"):
         yield _solver(solver)
     yield _tried(CATALOGUE, "catalogue", _catalogue, "install the package again")
     yield _tried(CACHE, "simulator", _cache, "pip install --force-reinstall numba")
-    for extra, libraries in EXTRAS.items():
+    for extra, libraries in wanted.items():
         yield _extra(extra, libraries)
     if full:
         yield _devices()
@@ -103,6 +95,36 @@ def examine(*, full: bool = False) -> Iterator[Check]:
 
 # --------------------------------------------------------------------------------------------
 # Libraries
+
+
+def required(project: Path = Path(__file__).parents[1] / "pyproject.toml") -> dict[str, dict[str, str]]:
+    """Libraries by extra, those of the base installation under an empty name, with the least version of each.
+
+    Of a checkout as its project file has them, else as the installed package says.
+    """
+    found: dict[str, dict[str, str]] = {"": {}}
+    for extra, line in _requirements(project):
+        match = _REQUIREMENT.match(line)
+        if match and match["name"] != DISTRIBUTION and extra not in DEVELOPMENT:
+            found.setdefault(extra, {})[match["name"].lower()] = match["least"] or ""
+    return found
+
+
+def _requirements(project: Path) -> Iterator[tuple[str, str]]:
+    """Every requirement with its extra."""
+    if project.is_file():
+        document = tomllib.loads(project.read_text(encoding="utf-8"))["project"]
+        yield from (("", line) for line in document["dependencies"])
+        for extra, lines in document["optional-dependencies"].items():
+            yield from ((extra, line) for line in lines)
+        return
+    try:
+        lines = metadata.requires(DISTRIBUTION) or []
+    except metadata.PackageNotFoundError:
+        return
+    for line in lines:
+        marked = _EXTRA.search(line)
+        yield (marked[1] if marked else ""), line
 
 
 def installed(name: str) -> str:
@@ -123,7 +145,7 @@ def older(version: str, least: str) -> bool:
 
 
 def _library(name: str, least: str) -> Check:
-    remedy = f"pip install '{name}>={least}'"
+    remedy = f"pip install '{name}>={least}'" if least else f"pip install {name}"
     version = installed(name)
     if not version:
         return Check(
@@ -144,7 +166,7 @@ def _extra(extra: str, libraries: dict[str, str]) -> Check:
         name=extra,
         health=Health.MISSING if wanting else Health.OK,
         detail=detail,
-        remedy=f"pip install 'pd-planner[{extra}]'" if wanting else "",
+        remedy=f"pip install '{DISTRIBUTION}[{extra}]'" if wanting else "",
     )
 
 

@@ -14,7 +14,7 @@ from conftest import Runner
 from test_architecture import loaded_by
 
 from planner import doctor
-from planner.doctor import EXTRAS, NEEDED, Check, Health, examine, older
+from planner.doctor import DEVELOPMENT, Check, Health, examine, older, required
 
 ROOT = Path(__file__).parents[1]
 
@@ -24,18 +24,41 @@ def found(name: str, **options: bool) -> Check:
     return check
 
 
+NEEDED = {
+    "numpy", "scipy", "pulp", "highspy", "pyyaml", "click", "pydantic", "rich", "numba",
+}  # fmt: skip
+
+
 def test_libraries_are_those_of_the_project_file():
+    found = required()
+    assert set(found[""]) >= NEEDED
+    assert found[""]["numpy"] == "2.0"
+    assert found[""]["highspy"] == "1.12"  # of >=1.12,!=1.16.0
+    assert found["profile"] == {"torch": "2.6"}
+    assert set(found["report"]) == {"matplotlib", "plotly"}
+    assert "pd-planner" not in found["notebook"]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert {*found, *DEVELOPMENT} == {"", *project["optional-dependencies"]}
 
-    def least(lines: list[str]) -> dict[str, str]:
-        parts = (line.split(",")[0].split(">=") for line in lines if not line.startswith("pd-planner"))
-        return dict(parts)
 
-    assert least(project["dependencies"]) == NEEDED
-    optional = project["optional-dependencies"]
-    assert {
-        name: least(lines) for name, lines in optional.items() if name not in ("test", "dev", "browser")
-    } == EXTRAS
+def test_libraries_of_an_installed_package_are_those_of_its_metadata(
+    monkeypatch: pytest.MonkeyPatch, tmp_path
+):
+    lines = [
+        "numpy>=2.0",
+        "pulp<4,>=3.3",
+        "click",
+        'torch>=2.6; extra == "profile"',
+        "pytest>=8; extra == 'test'",
+    ]
+    monkeypatch.setattr(metadata, "requires", lambda _name: lines)
+    nowhere = tmp_path / "pyproject.toml"
+    assert required(nowhere) == {
+        "": {"numpy": "2.0", "pulp": "3.3", "click": ""},
+        "profile": {"torch": "2.6"},
+    }
+    monkeypatch.setattr(metadata, "requires", lambda name: metadata.distribution(f"no-{name}"))
+    assert required(nowhere) == {"": {}}
 
 
 def test_this_installation_is_healthy(planner: Runner):
@@ -43,7 +66,7 @@ def test_this_installation_is_healthy(planner: Runner):
     facts = result.facts
     assert (result.code, facts["healthy"]) == (0, True)
     checks = {c["name"]: c for c in facts["checks"]}
-    assert set(checks) >= {
+    assert set(checks) | {""} >= {
         *NEEDED,
         *EXTRAS,
         "highs",
