@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("units", "errors", "arrays", "results"),
+    ("units", "errors", "arrays", "requirements", "results"),
     ("specs",),
     (
         "plan", "lengths", "money", "traces", "samples", "device_facts", "checked_steps",

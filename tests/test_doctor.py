@@ -14,7 +14,8 @@ from conftest import Runner
 from test_architecture import loaded_by
 
 from planner import doctor
-from planner.doctor import DEVELOPMENT, Check, Health, examine, older, required
+from planner.doctor import Check, Health, examine
+from planner.requirements import DEVELOPMENT, older, required
 
 ROOT = Path(__file__).parents[1]
 
@@ -38,19 +39,12 @@ def test_libraries_are_those_of_the_project_file():
     assert set(found["report"]) == {"matplotlib", "plotly"}
     assert "pd-planner" not in found["notebook"]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert {*found, *DEVELOPMENT} == {"", *project["optional-dependencies"]}
+    assert set(found) == {"", *project["optional-dependencies"]} - set(DEVELOPMENT)
 
 
-def test_libraries_of_an_installed_package_are_those_of_its_metadata(
-    monkeypatch: pytest.MonkeyPatch, tmp_path
-):
-    lines = [
-        "numpy>=2.0",
-        "pulp<4,>=3.3",
-        "click",
-        'torch>=2.6; extra == "profile"',
-        "pytest>=8; extra == 'test'",
-    ]
+def test_libraries_of_an_installed_package_are_those_of_its_metadata(monkeypatch, tmp_path: Path):
+    lines = ["numpy>=2.0", "pulp<4,>=3.3", "click"]
+    lines += ['torch>=2.6; extra == "profile"', "pytest>=8; extra == 'test'"]
     monkeypatch.setattr(metadata, "requires", lambda _name: lines)
     nowhere = tmp_path / "pyproject.toml"
     assert required(nowhere) == {
@@ -68,7 +62,7 @@ def test_this_installation_is_healthy(planner: Runner):
     checks = {c["name"]: c for c in facts["checks"]}
     assert set(checks) | {""} >= {
         *NEEDED,
-        *EXTRAS,
+        *required(),
         "highs",
         "cbc",
         "catalogue",
