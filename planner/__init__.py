@@ -23,6 +23,8 @@ _API = {
     "explain": "planner.whatif.explain",
     "robustness": "planner.whatif.robustness",
     "pareto": "planner.whatif.pareto",
+    "tiers": "planner.whatif.tiers",
+    "networks": "planner.whatif.network",
     "compare": "planner.whatif.compare",
     "sensitivity": "planner.whatif.sensitivity",
     "roofline_of": "planner.operating_points",

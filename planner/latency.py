@@ -257,11 +257,14 @@ class Companions:
         How many.
     query, area : number
         Tokens to compute and query-key pairs of one of them, on average. [tok, tok^2]
+    cached : number
+        Tokens of one of them that are found in the prefix cache, on average. [tok]
     """
 
     count: Numbers = 0.0
     query: Numbers = 0.0
     area: Numbers = 0.0
+    cached: Numbers = 0.0
 
 
 def prompt_time(
@@ -290,6 +293,13 @@ def prompt_time(
     -------
     PromptTime
         Arrays over the broadcast shape.
+
+    Notes
+    -----
+    Cached tokens that do not lie in HBM are loaded first: `prefix_load` for each, of the prompt and of its
+    companions, while nothing else is computed. That is a bound: engines that load one layer while they
+    compute another, or other prompts meanwhile, hide part of it. The rate is as it was given, without a model
+    error; windows and recurrent states, which take no part in it per token, are left out.
     """
     micro = np.asarray(r.rows * decode_batch / r.lanes)
     decodes = micro > 0
@@ -311,9 +321,10 @@ def prompt_time(
     if r.speculation is not None:
         decoding = np.minimum(decode_batch / r.lanes, 1.0)  # below one sequence: the share of steps with one
         service = service + steps * decoding * draft_time(r, decode_batch, context)
+    load = r.prefix_load * (cached + companions.count * companions.cached)
     return PromptTime(
-        service=service,
-        stolen=np.asarray(r.slowdown * (increment + np.where(decodes, 0.0, host))),
+        service=service + load,
+        stolen=np.asarray(r.slowdown * (increment + np.where(decodes, 0.0, host)) + load),
         steps=steps,
     )
 

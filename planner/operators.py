@@ -74,6 +74,8 @@ from planner.transformer import (
     SIXTEEN_BIT,
     Shards,
     attention_area,
+    kv_bytes_per_token,
+    kv_copies,
     kv_heads_per_rank,
     padded_vocabulary,
     seen_context,
@@ -121,6 +123,9 @@ class ReplicaSet:
         Factor on every step time: the quantile of the model error that is planned for. [1]
     log_sd, prompt_log_sd : ndarray
         Spread of that error for decode steps and for prompts, natural log; the larger is planned with. [1]
+    prefix_load : ndarray
+        Time to bring a token of a found prefix to a replica, where it does not lie in HBM; see
+        :func:`planner.latency.prompt_time`. [s/tok]
     speculation : Speculation or None
         What the model's draft does, the same on all replicas.
     """
@@ -153,6 +158,7 @@ class ReplicaSet:
     log_sd: FloatArray
     prompt_log_sd: FloatArray
     slowdown: FloatArray
+    prefix_load: FloatArray
     speculation: Speculation | None = None
 
     @property
@@ -233,12 +239,21 @@ class ReplicaSet:
             log_sd=np.zeros(len(gpus)),
             prompt_log_sd=np.zeros(len(gpus)),
             slowdown=np.ones(len(gpus)),
+            prefix_load=np.array(
+                [_prefix_load(model, p, layout.tp, engine) for p, layout in zip(each, layouts, strict=True)]
+            ),
             speculation=speculation,
         )
         decode, prompt = model_errors(bare, gpus)
         return replace(
             bare, log_sd=decode, prompt_log_sd=prompt, slowdown=np.exp(z * np.maximum(decode, prompt))
         )
+
+
+def _prefix_load(model: Model, precision: Precision, tp: int, engine: Engine) -> float:
+    """Time to bring a token's KV cache to a replica, heads that several ranks hold once for each. [s/tok]"""
+    size = kv_bytes_per_token(model, precision.kv_cache) * kv_copies(model, tp)
+    return size / engine.prefix_bandwidth
 
 
 def attainable(r: ReplicaSet, scale: float) -> ReplicaSet:

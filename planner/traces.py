@@ -317,15 +317,32 @@ def timestamp_step(times: FloatArray) -> float | None:
 # Prefix cache
 
 
-def prefix_hits(blocks: PromptBlocks, isl: IntArray) -> PrefixHits:
-    """Hits of an infinite cache of prompt prefixes.
+@dataclass(frozen=True, slots=True, eq=False)
+class FoundBlocks:
+    """What an infinite cache of prompt prefixes that starts empty finds; arrays over all blocks.
+
+    Attributes
+    ----------
+    tokens : ndarray
+        Of each block; 0 where it, or a block before it, is new. [tok]
+    chain : ndarray
+        Equal numbers are equal blocks behind equal prefixes.
+    row : ndarray
+        Request of each block.
+    """
+
+    tokens: IntArray
+    chain: NDArray[np.uint64]
+    row: IntArray
+
+
+def found_blocks(blocks: PromptBlocks, isl: IntArray) -> FoundBlocks:
+    """Tokens of every block that were in an earlier prompt.
 
     A block is identified by its own hash and all before it, whether or not the file's hashes are chained.
     Where an earlier prompt ended within a block, only the tokens it had can be found.
     """
     counts = np.diff(blocks.offsets)
-    if blocks.ids.size == 0:
-        return PrefixHits(blocks=0.0, tokens=0.0, found_tokens=0, unique_blocks=0, block_size=blocks.size)
     row = np.repeat(np.arange(counts.size), counts)
     position = np.arange(blocks.ids.size) - np.repeat(blocks.offsets[:-1], counts)
     held = np.minimum(blocks.size, isl[row] - position * blocks.size)
@@ -344,9 +361,17 @@ def prefix_hits(blocks: PromptBlocks, isl: IntArray) -> PrefixHits:
     broken = np.cumsum(~whole)
     before = broken - ~whole
     reached = before == np.repeat(np.concatenate([[0], broken])[blocks.offsets[:-1]], counts)
-    found = int(known[reached].sum())
+    return FoundBlocks(np.where(reached, known, 0), chain, row)
+
+
+def prefix_hits(blocks: PromptBlocks, isl: IntArray) -> PrefixHits:
+    """Hits of an infinite cache of prompt prefixes; see :func:`found_blocks`."""
+    if blocks.ids.size == 0:
+        return PrefixHits(blocks=0.0, tokens=0.0, found_tokens=0, unique_blocks=0, block_size=blocks.size)
+    tokens = found_blocks(blocks, isl).tokens
+    found = int(tokens.sum())
     return PrefixHits(
-        blocks=float(np.count_nonzero(reached & (known > 0)) / blocks.ids.size),
+        blocks=float(np.count_nonzero(tokens > 0) / blocks.ids.size),
         tokens=found / float(isl.sum()),
         found_tokens=found,
         unique_blocks=int(np.unique(blocks.ids).size),

@@ -113,6 +113,11 @@ class Traffic:
         return max(float(self.osl_weights @ self.osl**2) / self.mean_osl**2 - 1, 0.0)
 
     @property
+    def mean_cached(self) -> float:
+        """Mean tokens of a prompt that are found in the prefix cache. [tok]"""
+        return self.mean_isl - self.mean_query
+
+    @property
     def mean_area(self) -> float:
         """Mean query-key pairs of a prompt under the causal mask. [tok^2]"""
         return float(np.sum(self.isl_weights * self.query * (self.cached + self.query / 2)))

@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("units", "errors", "arrays", "results"),
+    ("units", "errors", "arrays", "requirements", "results"),
     ("specs",),
     (
         "plan", "lengths", "money", "traces", "samples", "device_facts", "checked_steps",
@@ -29,7 +29,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "documents.measured_file", "documents.measurement_table", "documents.peer_file",
         "documents.load_tests", "documents.operator_tables",
     ),
-    ("memory", "traffic", "cases", "experts", "latent", "program", "fleet"),
+    ("memory", "traffic", "cases", "experts", "latent", "program", "fleet", "reuse"),
     ("operators", "buckets", "rooflines", "reference_operators"),
     ("latency",),
     (
@@ -55,6 +55,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     (
         "lines", "infeasibility", "question", "validation",
         "documents.schemas", "documents.shared_node", "documents.fleet", "documents.stock",
+        "documents.scenario_draft",
     ),
     ("assembly", "formulation", "moves", "supply"),
     ("search", "verification", "routers"),
@@ -62,7 +63,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("learning", "same_node", "side_by_side"),
     ("schedule", "length_split"),
     ("workflow", "evaluation"),
-    ("whatif",),
+    ("whatif", "doctor"),
     ("deploy",),
     ("report",),
     ("cli",),
@@ -88,6 +89,10 @@ LATE_IMPORTS = {
     ): "rich, only where tables are printed",
     ("planner.cli.compare", "planner.report.compare_plot"): "matplotlib, only for pictures",
     ("planner.cli.explain", "planner.report.explain_plot"): "matplotlib, only for pictures",
+    ("planner.cli.lazy", "click.shell_completion"): "only a shell that completes pays for it",
+    ("planner.cli.completions", "planner.catalog"): "only a shell that completes pays for it",
+    ("planner.cli.completions", "planner.deploy.targets"): "only a shell that completes pays for it",
+    ("planner.cli.completions", "planner.engines"): "only a shell that completes pays for it",
     ("planner.cli.compare", "planner.report.compare"): "rich, only where tables are printed",
     ("planner.cli.explain", "planner.report.whatif"): "rich, only where tables are printed",
     ("planner.cli.look_up", "planner.report.terminal"): "rich, only where tables are printed",
@@ -101,6 +106,9 @@ LATE_IMPORTS = {
     ("planner.cli.memory", "planner.report.terminal"): "rich, only where tables are printed",
     ("planner.cli.output", "shutil"): "only a terminal is asked for its size",
     ("planner.cli.money", "planner.report.money"): "rich, only where tables are printed",
+    ("planner.cli.network", "planner.report.network"): "rich, only where tables are printed",
+    ("planner.cli.network", "planner.report.network_plot"): "matplotlib, only for pictures",
+    ("planner.cli.tiers", "planner.report.tiers"): "rich, only where tables are printed",
     ("planner.cli.output", "rich.console"): "rich, only where there is a terminal to show progress on",
     ("planner.cli.output", "rich.progress"): "rich, only where there is a terminal to show progress on",
     ("planner.cli.pareto", "planner.report.pareto_plot"): "matplotlib, only for pictures",

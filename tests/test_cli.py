@@ -67,9 +67,9 @@ def test_checkout_runs_the_same_program(command: list[str]) -> None:
 
 
 COMMANDS = (
-    "solve", "simulate", "evaluate", "emit", "check", "import", "judge", "explain", "robustness", "pareto",
-    "sweep", "compare", "report", "money", "predict", "validate", "profile", "calibrate", "memory", "models",
-    "gpus", "workload", "timeline", "schema",
+    "init", "solve", "simulate", "evaluate", "emit", "check", "import", "judge", "explain", "robustness",
+    "pareto", "sweep", "tiers", "network", "compare", "report", "money", "predict", "validate", "profile",
+    "calibrate", "memory", "models", "gpus", "workload", "timeline", "schema", "doctor", "completion",
 )  # fmt: skip
 
 

@@ -99,7 +99,7 @@ def colocated_state(
             query,
             cached,
             token_budget,
-            Companions(others, traffic.mean_query, traffic.mean_area),
+            Companions(others, traffic.mean_query, traffic.mean_area, traffic.mean_cached),
             decode_batch=0.0 * batch if first else batch,
             context=traffic.decode_context,
         )
@@ -137,7 +137,7 @@ def _saved(
 ) -> FloatArray:
     """What a mean prompt adds to a step that it shares with some others, over what it adds by itself, minus
     one. [1]"""
-    mean = traffic.mean_query, traffic.mean_isl - traffic.mean_query
+    mean = traffic.mean_query, traffic.mean_cached
     parts = [time(*mean, others) for others in (0.0, _COMPANIONS)]
     alone, together = (part.service if first else part.stolen for part in parts)
     return np.asarray(together / ((1 + _COMPANIONS) * np.maximum(alone, _TINY)) - 1)

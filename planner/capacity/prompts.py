@@ -210,7 +210,7 @@ def prompt_queues(r: ReplicaSet | LatencyModel, traffic: Traffic, token_budget: 
     for number in PROMPTS_PER_STEP:
         if number > 1 and number * traffic.mean_query > token_budget:
             break
-        beside = Companions(number - 1.0, traffic.mean_query, traffic.mean_area)
+        beside = Companions(number - 1.0, traffic.mean_query, traffic.mean_area, traffic.mean_cached)
         time = model.prompt(traffic.query[:, None], traffic.cached[:, None], token_budget, beside)
         services.append(np.ascontiguousarray(time.T))
     alone = services[0]

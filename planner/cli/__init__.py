@@ -18,6 +18,7 @@ from planner.cli.lazy import LazyGroup
 from planner.errors import PlannerError
 
 _COMMANDS = {
+    "init": ("planner.cli.init", "Write a first scenario: asked for on a terminal, or from options."),
     "solve": ("planner.cli.solve", "Find the cheapest fleet that meets a scenario."),
     "simulate": ("planner.cli.simulate", "Will it hold? Requests through the fleet of a plan."),
     "evaluate": (
@@ -32,6 +33,8 @@ _COMMANDS = {
     "robustness": ("planner.cli.robustness", "What worse times cost, and when the plan's fleet breaks."),
     "pareto": ("planner.cli.pareto", "Cost against a latency limit, or against confidence."),
     "sweep": ("planner.cli.sweep", "The plan at every combination of values of some keys, as a table."),
+    "tiers": ("planner.cli.tiers", "KV caches in host memory, on SSD or in a store: load, TTFT and cost."),
+    "network": ("planner.cli.network", "The same scenario under other networks, and without hand-overs."),
     "compare": ("planner.cli.compare", "From one plan to another: what to add, move and remove."),
     "report": ("planner.cli.report", "A plan as one HTML page: what to run, cost, latencies, what-ifs."),
     "money": ("planner.cli.money", "A plan's bill: by month, pool, GPU and million tokens."),
@@ -51,6 +54,8 @@ _COMMANDS = {
         "Prefill, decode, stalls and KV transfer of requests, as a picture.",
     ),
     "schema": ("planner.cli.look_up", "JSON Schemas of the files, for editors."),
+    "doctor": ("planner.cli.doctor", "What is installed, which solvers answer, what is missing."),
+    "completion": ("planner.cli.completion", "Completion of commands, options and names in a shell."),
 }
 _INTERRUPTED = 130
 
@@ -80,8 +85,10 @@ def main(prog_name: str = "planner") -> None:
     except click.ClickException as error:
         error.show()
         code = error.exit_code
-    except (BrokenPipeError, SystemExit):  # click and rich leave by SystemExit when a pipe's reader has left
-        _silence_stdout()
+    except (BrokenPipeError, SystemExit) as ended:
+        # click and rich leave by SystemExit(1) when a pipe's reader has left, and by 0 after completions
+        if not (isinstance(ended, SystemExit) and ended.code == 0):
+            _silence_stdout()
         code = 0
     except OSError as error:
         code = _fail(str(error), 1)

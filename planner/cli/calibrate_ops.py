@@ -10,6 +10,7 @@ import click
 from planner.calibration.profile import build_profile, merged
 from planner.calibration.tables import ENGINES, board_of, fit_table, read_tables
 from planner.catalog import gpu_name, load_gpu_document
+from planner.cli.completions import complete_gpus
 from planner.cli.output import check_outputs, echo_json, width
 from planner.cli.profile import summary, today
 from planner.device_facts import DeviceFacts, catalogue_name, facts_of
@@ -31,6 +32,7 @@ from planner.samples import SampleSet
 @click.option(
     "--gpu",
     metavar="NAME|none",
+    shell_complete=complete_gpus,
     help="Whose vendor figures to take; none: what the samples attain. Default: by the device's name.",
 )
 @click.option(

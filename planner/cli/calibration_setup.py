@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from planner.catalog import load_gpu, load_model
+from planner.cli.completions import complete_engines, complete_gpus, complete_models
 from planner.cli.options import Number
 from planner.cli.pools import pool_of
 from planner.configuration import Configuration, Replicas, default_precision
@@ -41,8 +42,13 @@ def setup_options(command: Command) -> Command:
     """What was measured, as far as its files do not say."""
     size = click.IntRange(1)
     options = (
-        click.option("--model", "-m", help="Catalogue name, config.json or model directory."),
-        click.option("--gpu", "-g", help="GPU profile name or path."),
+        click.option(
+            "--model",
+            "-m",
+            shell_complete=complete_models,
+            help="Catalogue name, config.json or model directory.",
+        ),
+        click.option("--gpu", "-g", shell_complete=complete_gpus, help="GPU profile name or path."),
         click.option("--tp", type=size, default=1, show_default=True, help="Tensor parallel."),
         click.option("--pp", type=size, default=1, show_default=True, help="Pipeline parallel."),
         click.option("--ep", type=size, default=1, show_default=True, help="Expert parallel."),
@@ -55,7 +61,7 @@ def setup_options(command: Command) -> Command:
         click.option("--decode", metavar="NxTP", help="Decode pool of --mode disagg."),
         click.option("--precision", "--weights", help="Of the weights; default: the checkpoint's."),
         click.option("--kv-cache-dtype", help="Default: the checkpoint's, else 16-bit."),
-        click.option("--engine", help="vllm, sglang or trtllm."),
+        click.option("--engine", shell_complete=complete_engines, help="vllm, sglang or trtllm."),
         click.option(
             "--engine-version",
             metavar="VERSION",

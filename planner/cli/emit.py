@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from planner.cli.completions import complete_targets
 from planner.deploy.build import deployment_of, require_verified
 from planner.deploy.description import PLACEHOLDER
 from planner.deploy.folder import write_folder
@@ -19,7 +20,13 @@ from planner.standing import standing_files, standing_plans
 
 @click.command()
 @click.argument("plan", type=click.Path(path_type=Path))
-@click.option("--target", required=True, metavar="T", help=f"What to write for: {', '.join(TARGETS)}.")
+@click.option(
+    "--target",
+    required=True,
+    metavar="T",
+    shell_complete=complete_targets,
+    help=f"What to write for: {', '.join(TARGETS)}.",
+)
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Folder to write.")
 @click.option("--site", type=click.Path(path_type=Path), help="Settings of the site; `planner schema site`.")
 @click.option("--force", is_flag=True, help="Also a plan that did not hold in simulation.")

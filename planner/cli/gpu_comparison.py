@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from planner.catalog import load_gpu
+from planner.cli.completions import complete_gpus
 from planner.cli.output import echo_json, width
 from planner.cli.roofline import roof_facts
 from planner.errors import SpecError
@@ -38,7 +39,7 @@ _KINDS = (
 
 
 @click.command("compare")
-@click.argument("names", metavar="GPU GPU...", nargs=-1, required=True)
+@click.argument("names", metavar="GPU GPU...", nargs=-1, required=True, shell_complete=complete_gpus)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def compare(names: tuple[str, ...], as_json: bool) -> None:
     """GPU profiles side by side: figures, ridge points, calibration, and predicted times of some operators.

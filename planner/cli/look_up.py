@@ -16,6 +16,7 @@ from planner.catalog import (
     load_model,
     model_names,
 )
+from planner.cli.completions import complete_gpus, complete_models
 from planner.cli.gpu_comparison import compare
 from planner.cli.model_facts import model_facts
 from planner.cli.output import echo_json, width
@@ -44,7 +45,7 @@ def models(ctx: click.Context, as_json: bool) -> None:
 
 
 @models.command("show")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_models)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show_model(name: str, as_json: bool) -> None:
     """Facts of NAME: a catalogue name, a config.json or a model directory."""
@@ -100,7 +101,7 @@ def gpus(ctx: click.Context, as_json: bool, compare: bool) -> None:
 
 
 @gpus.command("show")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_gpus)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show_gpu(name: str, as_json: bool) -> None:
     """The profile of NAME: a catalogue name or a profile's path."""
@@ -156,7 +157,9 @@ gpus.add_command(roofline)
 
 
 @gpus.command("prices")
-@click.option("--gpu", "gpu", metavar="GPU", help="Only instances with this GPU.")
+@click.option(
+    "--gpu", "gpu", metavar="GPU", shell_complete=complete_gpus, help="Only instances with this GPU."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def gpu_prices(gpu: str | None, as_json: bool) -> None:
     """Rented servers with their prices, dated; a scenario's fleet may name one as its instance."""

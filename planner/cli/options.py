@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from planner.cli.completions import complete_engines, complete_gpus, complete_models
 from planner.errors import SpecError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -27,13 +28,21 @@ class Number(click.FloatRange):
 def replica_options(command: Command) -> Command:
     """Which replica: model, GPU, parallel sizes, engine and formats."""
     options = (
-        click.option("--model", "-m", required=True, help="Catalogue name, config.json or model directory."),
-        click.option("--gpu", "-g", required=True, help="GPU profile name or path."),
+        click.option(
+            "--model",
+            "-m",
+            required=True,
+            shell_complete=complete_models,
+            help="Catalogue name, config.json or model directory.",
+        ),
+        click.option(
+            "--gpu", "-g", required=True, shell_complete=complete_gpus, help="GPU profile name or path."
+        ),
         click.option("--tp", type=click.IntRange(1), default=1, show_default=True, help="Tensor parallel."),
         click.option("--pp", type=click.IntRange(1), default=1, show_default=True, help="Pipeline parallel."),
         click.option("--ep", type=click.IntRange(1), default=1, show_default=True, help="Expert parallel."),
         click.option("--dp", type=click.IntRange(1), default=1, show_default=True, help="Attention ranks."),
-        click.option("--engine", default="vllm", show_default=True),
+        click.option("--engine", default="vllm", show_default=True, shell_complete=complete_engines),
         click.option("--precision", help="Of the weights; default: the checkpoint's."),
         click.option("--kv-cache-dtype", help="Default: the checkpoint's, else 16-bit."),
     )

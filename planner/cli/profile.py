@@ -17,6 +17,7 @@ import click
 from planner.calibration.profile import BuiltProfile, build_profile
 from planner.catalog import load_gpu_document
 from planner.checked_steps import CheckedStep, median_error
+from planner.cli.completions import complete_gpus
 from planner.cli.output import check_outputs, echo_json, progress, progress_bar, width
 from planner.device_facts import DeviceFacts, catalogue_name
 from planner.documents.files import write_text_atomic
@@ -44,6 +45,7 @@ _BUSY = 0.5  # processes per processor that were under way before
 @click.option(
     "--gpu",
     metavar="NAME|none",
+    shell_complete=complete_gpus,
     help="Whose vendor figures to take; none: what the device attains. Default: by the device's name.",
 )
 @click.option(

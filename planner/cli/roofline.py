@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from planner.catalog import load_gpu, load_model
+from planner.cli.completions import complete_engines, complete_gpus, complete_models
 from planner.cli.options import Number
 from planner.cli.output import check_picture, echo_json, width
 from planner.collectives import nodes_of
@@ -43,13 +44,18 @@ def _batches(_context: click.Context, _option: click.Parameter, text: str) -> tu
 
 
 @click.command("roofline")
-@click.argument("names", metavar="GPU...", nargs=-1, required=True)
-@click.option("--model", "-m", help="Whose operators to show: catalogue name, config.json or directory.")
+@click.argument("names", metavar="GPU...", nargs=-1, required=True, shell_complete=complete_gpus)
+@click.option(
+    "--model",
+    "-m",
+    shell_complete=complete_models,
+    help="Whose operators to show: catalogue name, config.json or directory.",
+)
 @click.option("--tp", type=click.IntRange(1), default=1, show_default=True, help="Tensor parallel.")
 @click.option("--pp", type=click.IntRange(1), default=1, show_default=True, help="Pipeline parallel.")
 @click.option("--ep", type=click.IntRange(1), default=1, show_default=True, help="Expert parallel.")
 @click.option("--dp", type=click.IntRange(1), default=1, show_default=True, help="Attention ranks.")
-@click.option("--engine", default="vllm", show_default=True)
+@click.option("--engine", default="vllm", show_default=True, shell_complete=complete_engines)
 @click.option("--precision", help="Of the weights; default: the checkpoint's.")
 @click.option("--kv-cache-dtype", help="Default: the checkpoint's, else 16-bit.")
 @click.option("--isl", type=Number(min=1), default=2048, show_default=True, help="Tokens of the prompt.")

@@ -138,6 +138,16 @@ def resolved_path(name: str | Path, base: str | Path | None) -> Path:
     return path if base is None else Path(base) / path
 
 
+def path_seen_from(name: str, old: Path, new: Path) -> str:
+    """A path that was relative to the folder `old`, relative to the folder `new`; others, and those of files
+    that are not there, as they are."""
+    path = resolved_path(name, old)
+    if Path(name).is_absolute() or name.startswith("~") or not path.exists():
+        return name
+    seen = os.path.relpath(path.resolve(), new.resolve())
+    return seen if seen.startswith("..") else os.path.join(".", seen)
+
+
 def _too_large(path: Path, limit: int) -> SpecError:
     return file_error(path, f"is larger than {limit / MEGA:,g} MB")
 

@@ -50,7 +50,7 @@ from planner.documents.source import validate
 from planner.documents.supply import bytes_per_second
 from planner.documents.tree import KeyPath, Tree, dotted, only
 from planner.documents.yaml_text import parse_tree
-from planner.engines import engine_names, profiled_engine
+from planner.engines import engine_names, loading_prefixes, profiled_engine
 from planner.engines.formats import gpu_obstacle
 from planner.engines.legality import EndPoint, nearest_legal_tp, pair_violations, parallelism_violations
 from planner.errors import Problem, SpecError
@@ -345,11 +345,14 @@ def _served(tree: Tree, named: Named, problems: list[Problem]) -> _Served | None
         formats,
         problems,
     )
+    traffic = None if "workload" in broken or workload is None else workload_of(workload, named.preset)
+    if traffic is not None:
+        plain = loading_prefixes(plain, traffic)
     return _Served(
         named.model,
         formats,
         plain if point is None else plain.with_factor(named.model.shape, point.factor),
-        None if "workload" in broken or workload is None else workload_of(workload, named.preset),
+        traffic,
         speculation_of(None if speculative is None else _sound(speculative, SpeculativeDocument)),
         point,
     )

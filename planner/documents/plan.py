@@ -7,7 +7,6 @@ not finite (no bound was proven, a queue without end) is written as null.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import asdict, replace
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from planner import __version__, catalog
-from planner.documents.files import read_text, resolved_path
+from planner.documents.files import path_seen_from, read_text
 from planner.documents.plan_extras import extras_in, extras_out, rounded
 from planner.documents.plan_schema import (
     SCHEMA_VERSION,
@@ -110,17 +109,8 @@ def rebased(plan: Plan, old: Path, new: Path) -> Plan:
     for owner, key in places:
         name = owner.get(key)
         if isinstance(name, str) and (key in ("trace", "engine_profile") or catalog.names_file(key, name)):
-            owner[key] = _seen_from(name, old, new)
+            owner[key] = path_seen_from(name, old, new)
     return replace(plan, scenario=scenario)
-
-
-def _seen_from(name: str, old: Path, new: Path) -> str:
-    """A path that was relative to the folder `old`, relative to the folder `new`."""
-    path = resolved_path(name, old)
-    if Path(name).is_absolute() or name.startswith("~") or not path.exists():
-        return name
-    seen = os.path.relpath(path.resolve(), new.resolve())
-    return seen if seen.startswith("..") else os.path.join(".", seen)
 
 
 def _group_out(group: Group) -> dict[str, Any]:

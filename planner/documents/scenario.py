@@ -7,6 +7,7 @@ keys, and names that are looked up here (model, GPUs, traffic presets).
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -404,13 +405,20 @@ def workload_of(document: WorkloadDocument, preset: catalog.TrafficPreset | None
         # Without a preset only what looks for the rate itself gets here.
         rate = preset.request_rate if preset else 1.0
     scv, burstiness = _burstiness(document.arrivals, preset)
-    notes = [burstiness, _prefix_note(document, preset), preset.note if preset and document.trace else ""]
+    load = document.prefix_load_gb_per_s
+    notes = [
+        burstiness,
+        _prefix_note(document, preset),
+        "" if load is None else f"prefixes that are found come to their replica at {load:g} GB/s",
+        preset.note if preset and document.trace else "",
+    ]
     return Workload(
         name=preset.name if preset else "workload",
         periods=(Period(name="constant", hours=1.0, request_rate=rate),),
         lengths=_lengths(document, preset),
         arrival_scv=scv,
         prefix_hit_rate=document.prefix_cache_hit_rate,
+        prefix_bandwidth=math.inf if load is None else load * GIGA,
         citation=preset.citation if preset else "",
         note="; ".join(note for note in notes if note),
     )

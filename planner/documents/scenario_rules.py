@@ -34,6 +34,10 @@ def check_workload(tree: Tree, rate_needed: bool) -> list[Problem]:
     if tree.get("workload", "arrivals") == "trace" and not _has_source(tree):
         rule = "there is no trace to take them from"
         problems.append(tree.problem(("workload", "arrivals"), rule, "give trace: or preset:"))
+    if tree.has("workload", "prefix_load_gb_per_s") and not tree.get("workload", "prefix_cache_hit_rate"):
+        rule = "there is nothing to load: prefix_cache_hit_rate is 0"
+        hint = "give that, or leave this out"
+        problems.append(tree.problem(("workload", "prefix_load_gb_per_s"), rule, hint, show_value=False))
     for side in sides:
         if isinstance(tree.get("workload", side), dict):
             problems += _check_length(tree, ("workload", side))

@@ -233,6 +233,7 @@ class WorkloadDocument(DocumentModel):
         "concurrency": _RATE_OF_USERS,
         "concurrent_users": _RATE_OF_USERS,
         "prefix_hit_rate": "prefix_cache_hit_rate",
+        "prefix_bandwidth": "prefix_load_gb_per_s",
     }
 
     request_rate: RequestRate | None = Field(default=None, description=RATE_TEXT)
@@ -262,6 +263,11 @@ class WorkloadDocument(DocumentModel):
     )
     prefix_cache_hit_rate: Annotated[float, Field(ge=0, lt=1)] = Field(
         default=0.0, description="Share of input tokens found cached on the prefill side. [1]"
+    )
+    prefix_load_gb_per_s: Positive | None = Field(
+        default=None,
+        description="Rate at which the KV cache of these comes to a replica from where it is kept (host "
+        "memory, SSD, another store), on average over all; left out: it lies in HBM. [GB/s]",
     )
     users: Annotated[
         Any,

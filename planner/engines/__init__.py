@@ -12,7 +12,7 @@ from planner.documents.engine import load_engine_file
 from planner.documents.engine_constants import load_engine_constants
 from planner.documents.names import did_you_mean
 from planner.errors import SpecError
-from planner.specs import Engine, EngineProfile, FittedConstants, PairCheck, Service
+from planner.specs import Engine, EngineProfile, FittedConstants, PairCheck, Service, Workload
 
 _FOLDER = Path(str(files(__name__)))
 DEFAULT_ENGINE = "vllm"
@@ -85,10 +85,22 @@ def profiled_engine(name: str, profile: EngineProfile | None) -> Engine:
 def engine_of(service: Service) -> Engine:
     """The engine of a service; with a measured point of its model, kernels are as fast as that one says."""
     engine, point = profiled_engine(service.engine, service.profile), service.measured
+    engine = loading_prefixes(engine, service.workload)
+    if service.overlap is not None:
+        engine = replace(engine, transfer=replace(engine.transfer, overlap=service.overlap))
+    if not service.node_links:
+        engine = replace(engine, transfer=replace(engine.transfer, peer_links=()))
     if service.cross_vendor:
         kept = tuple(rule for rule in engine.pair_rules if rule.check is not PairCheck.VENDOR)
         engine = replace(engine, pair_rules=kept)
     return engine if point is None else engine.with_factor(service.model.shape, point.factor)
+
+
+def loading_prefixes(engine: Engine, workload: Workload) -> Engine:
+    """The engine with prefixes where the workload has them: in HBM, or loaded from elsewhere."""
+    if workload.prefix_bandwidth == engine.prefix_bandwidth:
+        return engine
+    return replace(engine, prefix_bandwidth=workload.prefix_bandwidth)
 
 
 @cache

@@ -15,10 +15,12 @@ from planner.plan import Plan
 from planner.report.compare import print_comparison
 from planner.report.gpus import print_rooflines
 from planner.report.money import print_money, print_period_bill
+from planner.report.network import print_networks
 from planner.report.rows import rows_of
 from planner.report.sweep import print_sweep
 from planner.report.tables import figure, plain_console, plain_table, recorded
 from planner.report.terminal import print_plan, print_predicted
+from planner.report.tiers import print_tiers
 from planner.report.whatif import print_explanation, print_pareto, print_robustness
 from planner.results import Result
 from planner.rooflines import Roofline
@@ -27,11 +29,13 @@ from planner.units import PERCENT
 from planner.whatif.compare import Comparison
 from planner.whatif.explain import Explanation
 from planner.whatif.money import MoneyReport
+from planner.whatif.network_rows import Networks
 from planner.whatif.pareto import Pareto
 from planner.whatif.period_bill import PeriodBill
 from planner.whatif.robustness import Robustness
 from planner.whatif.sensitivity import Sensitivity
 from planner.whatif.sweep import Sweep
+from planner.whatif.tier_rows import Tiers
 
 NOTEBOOK_WIDTH = 120  # characters
 _HTML = '<pre style="white-space:pre;overflow-x:auto;line-height:normal">{code}</pre>'
@@ -95,6 +99,16 @@ def _pareto(p: Pareto, width: int) -> None:
 @show.register
 def _roofline(r: Roofline, width: int) -> None:
     print_rooflines([r], (), width)
+
+
+@show.register
+def _tiers(t: Tiers, width: int) -> None:
+    print_tiers(t, width)
+
+
+@show.register
+def _networks(n: Networks, width: int) -> None:
+    print_networks(n, width)
 
 
 @show.register

@@ -295,7 +295,7 @@ def _world(
     """The arrays of one run."""
     if requests.number == 0:
         raise SpecError("there are no requests to simulate")
-    tables, group = _group_records(cluster)
+    tables, group = _group_records(cluster, loads=requests.blocks is None)
     lane, replica = _replica_records(cluster)
     control = _control_record(cluster, requests, seed, until, log_capacity > 0)
     lanes = len(lane)
@@ -376,8 +376,9 @@ def _request_records(requests: Requests, holdings: Holdings) -> NDArray[Any]:
     return request
 
 
-def _group_records(cluster: Cluster) -> tuple[FloatArray, NDArray[Any]]:
-    """Group records, and all tables one after the other."""
+def _group_records(cluster: Cluster, *, loads: bool) -> tuple[FloatArray, NDArray[Any]]:
+    """Group records, and all tables one after the other; `loads`: whether prefixes that are found are loaded.
+    Those of a trace's hashes lie in HBM."""
     group = np.zeros(len(cluster.groups), records.GROUP)
     parts: list[FloatArray] = []
     offset = 0
@@ -401,6 +402,7 @@ def _group_records(cluster: Cluster) -> tuple[FloatArray, NDArray[Any]]:
         record["host_sequence"] = t.host_sequence
         record["decode_scale"], record["prefill_scale"] = t.decode_scale, t.prefill_scale
         record["launch"] = t.launch
+        record["load"] = t.load if loads else 0.0
         record["swap_rate"] = g.swap_time or 0.0
         record["swaps"] = g.swap_time is not None
         for name in (

@@ -52,11 +52,17 @@ def entry(function: Function) -> Function:
         return cast(Function, _njit(**_OPTIONS)(function))
 
 
+def cache_folder(function: Callable[..., Any]) -> Path | None:
+    """Where the machine code of a function is kept; None where it is compiled anew in every process."""
+    folder = getattr(getattr(function, "_cache", None), "cache_path", None)
+    return None if folder is None else Path(folder)
+
+
 def is_compiled(function: Callable[..., Any]) -> bool:
     """Whether the machine code of a function is in memory, or on disk from an earlier run."""
     dispatcher: Any = function
     if dispatcher.signatures:
         return True
-    folder = getattr(getattr(dispatcher, "_cache", None), "cache_path", None)
+    folder = cache_folder(function)
     name = f"{dispatcher.py_func.__module__.rsplit('.', 1)[-1]}.{dispatcher.py_func.__name__}-"
-    return folder is not None and any(entry.name.startswith(name) for entry in Path(folder).glob("*.nbc"))
+    return folder is not None and any(entry.name.startswith(name) for entry in folder.glob("*.nbc"))

@@ -217,7 +217,7 @@ def _chunk_attention(w: World, g: int, query: int, past: int) -> float:
 def _prompt_seconds(w: World, g: int, query: int, cached: int) -> float:
     """Time of a prompt that has a replica of the group for itself. [s]"""
     budget = w.group[g].budget
-    total, past = 0.0, cached
+    total, past = cached * w.group[g].load, cached
     while query > 0:
         take = min(query, budget)
         kernels = (
@@ -994,6 +994,7 @@ def _take_prompts(w: World, k: int, room: int, now: float) -> None:
                 w.control[0].hits += found * w.control[0].hash_block
                 w.request[i].cached = found * w.control[0].hash_block
             w.request[i].done = w.request[i].cached
+            here.extra += w.request[i].cached * w.group[g].load
         target = w.request[i].isl + w.request[i].made
         take = min(target - w.request[i].done, room)
         here.attention += _chunk_attention(w, g, take, w.request[i].done)

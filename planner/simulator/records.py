@@ -129,6 +129,7 @@ GROUP = np.dtype(
         ("prefill_scale", "f8"),
         ("launch", "f8"),  # of a step's prompt attention and hand-overs between stages [s]
         ("swap_rate", "f8"),  # to host memory, of a block [s]
+        ("load", "f8"),  # of a found prefix's token, from where it is kept [s]
         ("nic", "f8"),  # all NICs of a replica [B/s]
         ("fixed", "f8"),  # of a transfer from here [s]
         ("exposed", "f8"),  # share of it that is not hidden [1]

@@ -75,6 +75,8 @@ class StepTables:
         Host time of a step, per sequence that decodes in a lane, and per prompt. [s]
     decode_scale, prefill_scale : float
         Multipliers of kernels, the model error included. [1]
+    load : float
+        Before the first chunk of a prompt, per token of its prefix that is found. [s/tok]
 
     Notes
     -----
@@ -96,6 +98,7 @@ class StepTables:
     host_sequence: float
     decode_scale: float
     prefill_scale: float
+    load: float = 0.0
 
 
 def step_tables(r: ReplicaSet, grids: Grids, sequences: int, budget: int, lanes: int) -> StepTables:
@@ -139,4 +142,5 @@ def step_tables(r: ReplicaSet, grids: Grids, sequences: int, budget: int, lanes:
         host_sequence=slowdown * r.engine.sequence_overhead,
         decode_scale=slowdown * r.engine.decode_scale,
         prefill_scale=slowdown * r.engine.prefill_scale,
+        load=float(r.prefix_load[0]),
     )

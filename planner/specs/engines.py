@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from planner.specs.kinds import Admission, Dtype, PairCheck, Phase, SchedulerPolicy
@@ -131,6 +132,8 @@ class Engine:
         GPUs on which the engine keeps an fp8 KV cache, of keys and values and of latents.
     pair_rules : tuple of PairRule
         Conditions on prefill and decode replicas that exchange KV caches.
+    prefix_bandwidth : float
+        Rate at which the KV cache of a found prefix comes to a replica; infinite where it lies in HBM. [B/s]
     model_factors : tuple of (str, float)
         Factor on all kernels of a model that was measured on this engine, by :attr:`Model.shape`. [1]
     log_sd : float
@@ -173,6 +176,7 @@ class Engine:
     connector: str
     pair_rules: tuple[PairRule, ...]
     log_sd: float
+    prefix_bandwidth: float = math.inf
     model_factors: tuple[tuple[str, float], ...] = ()
     family_log_sd: float = 0.0
     fitted: bool = False

@@ -112,6 +112,9 @@ class Workload:
         Squared coefficient of variation of inter-arrival times; 1 is Poisson. [1]
     prefix_hit_rate : float
         Share of input tokens found in the prefill side's cache. [1]
+    prefix_bandwidth : float
+        Rate at which their KV cache comes to a replica, on average over all that are found; infinite where
+        they lie in HBM. [B/s]
     note : str
         What a reader of the plan should know of this traffic.
     """
@@ -121,6 +124,7 @@ class Workload:
     lengths: Lengths
     arrival_scv: float = 1.0
     prefix_hit_rate: float = 0.0
+    prefix_bandwidth: float = math.inf
     citation: str = ""
     note: str = ""
 
@@ -173,6 +177,10 @@ class Service:
         Of its engine; None: the constants that come with this package.
     cross_vendor : bool
         Whether prefill may hand over to decode on GPUs of another vendor, which no engine does by itself.
+    overlap : float or None
+        Share of KV transfers that is hidden behind prompts; None: the engine's. [1]
+    node_links : bool
+        Whether KV caches may take the link within a node instead of NICs.
     """
 
     model: Model
@@ -186,6 +194,8 @@ class Service:
     measured: MeasuredPoint | None = None
     profile: EngineProfile | None = None
     cross_vendor: bool = False
+    overlap: float | None = None
+    node_links: bool = True
 
     @property
     def name(self) -> str:

@@ -43,6 +43,15 @@ def faster_network(scenario: Scenario, factor: float) -> Scenario:
     return replace(scenario, fleet=fleet)
 
 
+def on_network(scenario: Scenario, bandwidth: float, *, rdma: bool) -> Scenario:
+    """Every NIC with so much per GPU [B/s], and hand-overs over no other link."""
+    fleet = tuple(
+        replace(item, network_bandwidth=bandwidth, network_given=True, rdma=rdma) for item in scenario.fleet
+    )
+    services = tuple(replace(service, node_links=False) for service in scenario.services)
+    return replace(scenario, fleet=fleet, services=services)
+
+
 def with_services(scenario: Scenario, services: tuple[Service, ...]) -> Scenario:
     return replace(scenario, services=services)
 

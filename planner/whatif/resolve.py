@@ -10,9 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from planner.assembly import INTERRUPTED
-from planner.candidates import CandidateSet, Rejection, build_candidates, replicas_in_stock
+from planner.candidates import (
+    CandidateSet,
+    Rejection,
+    ReplicaChoice,
+    build_candidates,
+    replicas_in_stock,
+)
 from planner.documents.scenario import LoadedScenario
 from planner.engines import engine_of
 from planner.errors import InfeasibleError, SolverError
@@ -88,6 +95,17 @@ def resolved_of(plan: Plan) -> Resolved:
     )
 
 
+def table_of(result: Resolved) -> dict[str, Any]:
+    """One plan, or why there is none, as columns of a table."""
+    return {
+        "value": result.value,
+        "usd_per_hour": result.cost,
+        "feasible": result.feasible,
+        "fleet": result.description,
+        "reason": result.reason,
+    }
+
+
 def resolve(loaded: LoadedScenario, scenario: Scenario, options: ResolveOptions | None = None) -> Resolved:
     """Solve `scenario`, a changed form of the one that was loaded. See :class:`Resolver` for many."""
     return Resolver(loaded, options or ResolveOptions()).resolve(scenario)
@@ -108,16 +126,16 @@ class Resolver:
     factors: Mapping[str, float] = field(default_factory=dict)
     _kept: list[tuple[Scenario, CandidateSet]] = field(default_factory=list)
 
-    def plan(self) -> Plan:
-        """The plan of the scenario as it is.
+    def plan(self, scenario: Scenario | None = None) -> Plan:
+        """The plan of the scenario as it is, or of a changed one.
 
         Raises
         ------
         InfeasibleError
-            With what binds and what would help.
+            Of the scenario as it is, with what binds and what would help.
         SolverError
         """
-        return self._solved(self.loaded.scenario, explain=True)
+        return self._solved(scenario or self.loaded.scenario, explain=scenario is None)
 
     def resolve(self, scenario: Scenario) -> Resolved:
         """The plan of `scenario`, or why there is none.
@@ -166,6 +184,13 @@ class Resolver:
             for service in scenario.services
             for choice in self._built(scenario, service, engine_of(service)).choices
         )
+
+    def choices(self, phase: Phase) -> tuple[ReplicaChoice, ...]:
+        """Replicas of a phase that may serve the scenario's first service, its stock and caps apart."""
+        scenario = self.loaded.scenario
+        service = scenario.services[0]
+        built = self._built(scenario, service, engine_of(service))
+        return tuple(choice for choice in built.choices if choice.phase is phase)
 
     # ---------------------------------------------------------------------------------------
     # Candidates
