@@ -330,11 +330,9 @@ class _Verifying:
                 Factors.merged([one.factors for one in (winner, first, *others.values())])
             )
             compared = replace(search.compared_as_is(solution), at_half=compared.at_half)
-        simulated = {name: tried.best for name, tried in others.items() if not self._is(winner, tried)}
-        if not self._is(winner, first):  # what was the plan is now the best of its kind
-            simulated |= {name: first.best for name in others if self._is(winner, others[name])}
+        attempts = [a for tried in (first, *others.values()) for a in tried.attempts]
         plan = compared.plan(tuple(self._notes(winner, first)))
-        alternatives = tuple(self._told(a, solution, winner, simulated) for a in plan.alternatives)
+        alternatives = tuple(self._told(a, solution, winner, attempts) for a in plan.alternatives)
         rounds = first.rounds if self._is(winner, first) else (*first.rounds, *winner.rounds)
         results = {run.name: run.result for run in winner.best.runs}
         missed = [miss for run in winner.best.runs for miss in self.learner.failures(run)]
@@ -348,12 +346,15 @@ class _Verifying:
         return winner.rounds is tried.rounds
 
     def _told(
-        self, alternative: Alternative, plan: Solution, winner: _Tried, simulated: dict[str, _Attempt]
+        self, alternative: Alternative, plan: Solution, winner: _Tried, attempts: Sequence[_Attempt]
     ) -> Alternative:
-        """An alternative with what simulation says of it."""
-        kind = DISAGGREGATED if self._colocated(plan) else COLOCATED
-        attempt = next(iter(simulated.values()), None)
-        if alternative.name == kind and attempt is not None:
+        """An alternative with what simulation says of it: of the other kind the best that holds, else the
+        last that was simulated."""
+        other = not self._colocated(plan)
+        kind = COLOCATED if other else DISAGGREGATED
+        theirs = [a for a in attempts if self._colocated(a.solution) is other]
+        if alternative.name == kind and theirs:
+            attempt = min((a for a in theirs if a.passed), key=self._loss, default=theirs[-1])
             solution = attempt.solution
             return replace(
                 alternative,

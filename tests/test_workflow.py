@@ -714,3 +714,27 @@ def test_where_no_mix_holds_by_prediction_one_type_does(scenario, monkeypatch):
     assert any("of one GPU type only" in note for note in plan.notes)
     (single,) = (a for a in mixed.alternatives if a.name == "best single GPU type")
     assert plan.cost == pytest.approx(single.cost)
+
+
+@pytest.mark.slow
+def test_a_colocated_plan_that_fails_stays_the_colocated_alternative() -> None:
+    """The first plan is colocated and misses its TPOT; the corrected one is disaggregated. The best colocated fleet
+    is then the one that failed, not the plan itself."""
+    loaded = scenario_from_text(
+        """
+        model: meta-llama/Llama-3.1-8B-Instruct
+        precision: {weights: bf16, kv_cache: bf16}
+        workload: {request_rate: 20, input_tokens: 2000, output_tokens: 200}
+        slo: {ttft_ms: {p99: 1000}, tpot_ms: {p99: 60}}
+        fleet:
+          - {gpu: a100-80gb-sxm, price_per_gpu_hour: 2.70, max_gpus: 16, network_gbps_per_gpu: 200}
+          - {gpu: l40s, price_per_gpu_hour: 2.25, max_gpus: 16, network_gbps_per_gpu: 50}
+        options: {routing: power_of_two, whole_nodes: false}
+        """
+    )
+    plan = solve(loaded)
+    own = {"colocated" if g.phase is Phase.COLOCATED else "disaggregated" for g in plan.groups}
+    for other in plan.alternatives:
+        for kind in ("colocated", "disaggregated"):
+            if other.name == f"best {kind}" and other.value is not None:
+                assert ("colocated" in other.summary) == (kind == "colocated"), (own, other)

@@ -39,6 +39,9 @@ def verdict(plan: Plan) -> list[str]:
     if math.isclose(other.value, plan.value, rel_tol=MILLI / 2):
         return [f"{word} and {rival} serving come to the same {mine}"]
     advice = "do not disaggregate: " if plan.pool(Phase.COLOCATED) else ""
+    if other.verified is False:
+        found = f"the best {rival} fleet found, {figure(other.value)}, does not hold in simulation"
+        return [f"{advice}{word} wins, {mine}; {found}"]
     return [f"{advice}{word} wins, {mine} against {figure(other.value)} {rival}"]
 
 
