@@ -340,6 +340,11 @@ def test_a_scenario_that_no_file_says_is_refused(small: Path) -> None:
         sweep(replace(load_scenario(small), budget=100.0), LIMITS, workers=HERE)
 
 
+def test_a_key_that_is_a_column_is_refused(small: Path) -> None:
+    with pytest.raises(SpecError, match="fleet is a column of the table"):
+        sweep(small, {"fleet": [SMALL["fleet"]]}, workers=HERE)
+
+
 # --------------------------------------------------------------------------------------------
 # The journal
 
@@ -465,7 +470,7 @@ def test_tables_are_written_as_csv(small: Path, tmp_path: Path, planner: Runner)
     result = planner("sweep", small, *VARY, "--jobs", 1, "-o", table)
     assert result.code == 0
     assert result.err == ""
-    assert "4 points: 4 optimal" in result.out
+    assert "4 points: 4 optimal" in " ".join(result.out.split())
     assert f"table written to {table}" in result.out
     rows = list(csv.DictReader(io.StringIO(table.read_text(), newline="")))
     assert [(r["slo.tpot_ms.p99"], r["workload.request_rate"]) for r in rows] == [

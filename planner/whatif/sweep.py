@@ -38,6 +38,7 @@ OPTIMAL, FEASIBLE, INFEASIBLE, FAILED, INVALID = "optimal", "feasible", "infeasi
 STATUSES = (OPTIMAL, FEASIBLE, INFEASIBLE, FAILED, INVALID)
 _MOST_TOGETHER = 25  # points that one worker gets at a time
 _ROUNDS = 8  # times that each worker gets some, so that all end together
+_CLUSTER = 32  # workers of a cluster for which there is work enough, or more
 _DIGITS = 10  # of a number in the table
 _PHASES = (Phase.PREFILL, Phase.DECODE, Phase.COLOCATED)
 _LATENCY = "_ms"
@@ -147,6 +148,8 @@ def sweep(
     text, name, folder = text_of(source)
     base = _base(text, name, folder)
     grid = grid_of(base, vary)
+    if taken := [key for key in grid.keys if key in COLUMNS]:
+        raise SpecError(f"{taken[0]} is a column of the table (vary what lies in it, or {taken[0]}[0])")
     points = grid.points()
     keys = [point_key(values) for values in points]
     if journal is None:
@@ -232,7 +235,7 @@ def _results(
     points = grid.points()
     left = [points[i] for i in grid.order() if point_key(points[i]) not in known]
     alone = workers.engine == "local" and workers.count(len(left)) == 1
-    spread = workers.count(len(left)) if workers.engine == "local" else _ROUNDS
+    spread = workers.count(len(left)) if workers.engine == "local" else _CLUSTER
     most = 1 if alone else max(min(_MOST_TOGETHER, len(left) // (spread * _ROUNDS)), 1)
     tasks = [replace(task, points=tuple(left[k : k + most])) for k in range(0, len(left), most)]
     for rows in unordered(solved, tasks, workers):

@@ -54,7 +54,13 @@ class Workers:
 
     def count(self, tasks: int) -> int:
         """Processes of this machine for so many tasks."""
-        return max(min(self.jobs or len(os.sched_getaffinity(0)), tasks), 1)
+        return max(min(self.jobs or _cores(), tasks), 1)
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    allowed = getattr(os, "sched_getaffinity", None)  # not everywhere
+    return os.cpu_count() or 1 if allowed is None else len(allowed(0))
 
 
 def unordered(work: Callable[[Task], Result], tasks: Sequence[Task], workers: Workers) -> Iterator[Result]:
