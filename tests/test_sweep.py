@@ -677,6 +677,7 @@ def wait_for(condition: Callable[[], bool], running: subprocess.Popen[Any], seco
 
 
 @pytest.mark.slow
+@pytest.mark.dask
 @pytest.mark.parametrize("workers", [2])
 def test_a_dask_cluster_gives_the_same_table(sixty: bytes, tmp_path: Path, workers: int) -> None:
     pytest.importorskip("distributed", reason="a Dask cluster needs distributed")
@@ -715,6 +716,7 @@ def workers_at(address: str) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.dask
 def test_a_cluster_that_does_not_answer_is_told(small: Path, planner: Runner) -> None:
     pytest.importorskip("distributed", reason="a Dask cluster needs distributed")
     result = planner("sweep", small, *VARY, "--engine", "dask", "--address", "127.0.0.1:9")

@@ -718,8 +718,8 @@ def test_where_no_mix_holds_by_prediction_one_type_does(scenario, monkeypatch):
 
 @pytest.mark.slow
 def test_a_colocated_plan_that_fails_stays_the_colocated_alternative() -> None:
-    """The first plan is colocated and misses its TPOT, the corrected one disaggregated: the best colocated fleet
-    is the one that failed, not the plan itself."""
+    """The first plan is colocated and misses its TPOT, the corrected one is disaggregated: the best colocated
+    fleet is the one that failed, not the plan itself."""
     loaded = scenario_from_text(
         """
         model: meta-llama/Llama-3.1-8B-Instruct
