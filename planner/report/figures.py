@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,17 +62,33 @@ def save_figure(path: Path, draw: Callable[[Figure], None], formats: Sequence[st
         The suffix is none of `formats`, matplotlib is missing, or the file cannot be written.
     """
     suffix = check_format(path, formats)
+    data = io.BytesIO()
+    with _empty_figure() as canvas:
+        draw(canvas)
+        canvas.savefig(data, format=suffix[1:], metadata=_METADATA[suffix])
+    write_bytes_atomic(path, data.getvalue())
+
+
+def drawn(draw: Callable[[Figure], None]) -> Figure:
+    """What `draw` makes of an empty figure, for notebooks.
+
+    Raises
+    ------
+    SpecError
+        Matplotlib is missing.
+    """
+    with _empty_figure() as canvas:
+        draw(canvas)
+    return canvas
+
+
+@contextmanager
+def _empty_figure() -> Iterator[Figure]:
+    """A figure of the common style, whatever the user's matplotlibrc says; the style holds within."""
     try:
         from matplotlib import figure, style  # slow, and not everybody has it
     except ImportError as error:
         raise SpecError(f"plots need matplotlib: pip install 'pd-planner[report]' ({error})") from None
-    data = io.BytesIO()
-    with (
-        warnings.catch_warnings(),
-        style.context(["default", _STYLE]),
-    ):  # whatever the user's matplotlibrc says
+    with warnings.catch_warnings(), style.context(["default", _STYLE]):
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # of names in other scripts
-        canvas = figure.Figure(dpi=DOTS)
-        draw(canvas)
-        canvas.savefig(data, format=suffix[1:], metadata=_METADATA[suffix])
-    write_bytes_atomic(path, data.getvalue())
+        yield figure.Figure(dpi=DOTS)

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from planner.report.figures import DECODE, DIM, INK, PALE, POINTS, PREFILL, TRANSFER, save_figure
+from planner.report.figures import DECODE, DIM, INK, PALE, POINTS, PREFILL, TRANSFER, drawn, save_figure
 from planner.report.timeline_text import LABELS, segments_of_first, unit_name
 from planner.simulator.timeline import Activity, Segment, Timeline
 
@@ -46,6 +46,17 @@ def save_timeline(timelines: Sequence[Timeline], path: Path, *, max_requests: in
         The suffix is neither .png nor .svg, matplotlib is missing, or the file cannot be written.
     """
     save_figure(path, lambda figure: _draw(figure, timelines, max_requests))
+
+
+def timeline_figure(timelines: Sequence[Timeline], *, max_requests: int = 40) -> Figure:
+    """The same as a figure of matplotlib, for notebooks.
+
+    Raises
+    ------
+    SpecError
+        Matplotlib is missing.
+    """
+    return drawn(lambda figure: _draw(figure, timelines, max_requests))
 
 
 def _draw(figure: Figure, timelines: Sequence[Timeline], max_requests: int) -> None:
