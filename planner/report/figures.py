@@ -6,6 +6,7 @@ import io
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DOTS = 160  # per inch
+SCREEN_DOTS = 80  # per inch, in notebooks
 POINTS = 72  # per inch
 INK, DIM, GREY, PALE = "#262626", "#6b6b6b", "#8c8c8c", "#e8e8e8"
 PREFILL, DECODE, COLOCATED, TRANSFER = "#f08a24", "#2f6fb4", "#7d4fa8", "#3a9d5d"
@@ -69,7 +71,26 @@ def save_figure(path: Path, draw: Callable[[Figure], None], formats: Sequence[st
     write_bytes_atomic(path, data.getvalue())
 
 
-def drawn(draw: Callable[[Figure], None]) -> Figure:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Picture:
+    """A figure as notebooks show it.
+
+    Attributes
+    ----------
+    png : bytes
+        Its file.
+    width : int
+        At which it is shown; the file has more for sharp displays and print. [pixel]
+    """
+
+    png: bytes
+    width: int
+
+    def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
+        return self.png, {"width": self.width}
+
+
+def picture_of(draw: Callable[[Figure], None]) -> Picture:
     """What `draw` makes of an empty figure, for notebooks.
 
     Raises
@@ -77,9 +98,12 @@ def drawn(draw: Callable[[Figure], None]) -> Figure:
     SpecError
         Matplotlib is missing.
     """
+    data = io.BytesIO()
     with _empty_figure() as canvas:
         draw(canvas)
-    return canvas
+        canvas.savefig(data, format="png", metadata=_METADATA[".png"])
+        width = round(canvas.get_figwidth() * SCREEN_DOTS)
+    return Picture(png=data.getvalue(), width=width)
 
 
 @contextmanager

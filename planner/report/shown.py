@@ -65,6 +65,7 @@ def _recording(width: int) -> Console:
         file=io.StringIO(),
         record=True,
         force_terminal=True,
+        force_jupyter=False,  # where it runs in a kernel, rich would show everything itself
         color_system="standard",
         highlight=False,
         markup=False,

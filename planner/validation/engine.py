@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from planner.configuration import Configuration, Replicas
-from planner.documents.engine_profile import EngineProfileDocument, profile_text
+from planner.documents.engine_profile import EngineProfileDocument, profile_of, profile_text
 from planner.documents.files import write_text_atomic
 from planner.documents.load_tests import read_load_tests
-from planner.engines import estimated_engine, shipped_constants
+from planner.engines import estimated_engine, profiled_engine, shipped_constants
 from planner.errors import SpecError
 from planner.results import Result
+from planner.specs import Engine
 from planner.units import PERCENT
 from planner.validation.calibration import Calibration, calibrate
 from planner.validation.evidence import Gathered, Setup, gathered, with_load
@@ -42,6 +43,11 @@ class EngineCalibration(Result):
     profile: EngineProfileDocument
     gathered: Gathered
     setup: Setup
+
+    @property
+    def engine(self) -> Engine:
+        """The engine with these constants, as predictions take it."""
+        return profiled_engine(self.profile.engine, profile_of(self.profile, "load tests"))
 
     @property
     def text(self) -> str:
