@@ -244,17 +244,6 @@ def test_every_point_is_what_solve_says(small: Path) -> None:
         assert row["verified"] is None
 
 
-def test_a_varied_fleet_has_a_column_beside_that_of_the_plan() -> None:
-    fleets = [[{**SMALL["fleet"][0], "max_gpus": most}] for most in (8, 1)]
-    found = sweep(scenario_from_tree(tree_of(SMALL)), {"fleet": fleets}, workers=HERE)
-    assert found.keys == ("scenario.fleet",)
-    enough, few = found.rows()
-    assert json.loads(enough["scenario.fleet"]) == fleets[0]
-    assert enough["fleet"].startswith(("colocated", "prefill"))
-    assert json.loads(few["scenario.fleet"]) == fleets[1]
-    assert few["fleet"] is None
-
-
 def test_plans_are_the_same_whatever_was_kept_before() -> None:
     base = tree_of(SMALL | {"options": SMALL["options"] | {"max_pp": 2}})
     vary = {"slo.ttft_ms.p99": [500, 1000], "slo.tpot_ms.p99": [40, 30], "workload.request_rate": [20, 90]}

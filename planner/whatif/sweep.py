@@ -74,8 +74,7 @@ class Sweep(Result):
     name : str
         Of the scenario.
     keys : tuple of str
-        What is varied, as the columns are named: ``scenario.fleet`` where the whole fleet is; the last
-        changes fastest.
+        What is varied; the last changes fastest.
     points : tuple of dict
         The rows of the table, in the order of the grid.
     """
@@ -170,12 +169,11 @@ def sweep(
                     on_point()
             except KeyboardInterrupt:
                 raise _interrupted(noted, len(points)) from None
-    columns = tuple(f"scenario.{key}" if key in COLUMNS else key for key in grid.keys)
     found = (
-        {**dict(zip(columns, map(_cell, values), strict=True)), **rows[key]}
+        {**dict(zip(grid.keys, map(_cell, values), strict=True)), **rows[key]}
         for key, values in zip(keys, points, strict=True)
     )
-    return Sweep(name=name, keys=columns, points=tuple(found))
+    return Sweep(name=name, keys=grid.keys, points=tuple(found))
 
 
 def with_values(source: Source, values: Mapping[str, Any]) -> LoadedScenario:
