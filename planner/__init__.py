@@ -31,6 +31,7 @@ _API = {
     "Operating": "planner.operating_points",
     "sweep": "planner.whatif.sweep",
     "with_values": "planner.whatif.sweep",
+    "calibrate_engine": "planner.validation.engine",
     "money_report": "planner.whatif.money_report",
     "SolveOptions": "planner.search",
     "SweepOptions": "planner.whatif.sweep",

@@ -38,6 +38,16 @@ def test_there_are_examples() -> None:
     assert {"llama-70b-chat", "llama-70b-mixed", "llama-8b-budget"} <= set(NAMES)
 
 
+def test_every_example_and_notebook_is_in_the_index() -> None:
+    index = FOLDER / "README.md"
+    listed = {(FOLDER / link).resolve() for link in re.findall(r"\]\(([^)]+)\)", index.read_text())}
+    assert all(path.exists() for path in listed)
+    files = {path for path in FOLDER.rglob("*") if path.is_file() and path.suffix != ".md"}
+    files |= set((FOLDER.parent / "notebooks").glob("*.ipynb"))
+    files.discard(FOLDER / "traces" / "synthetic-chat.jsonl")  # has a page of its own
+    assert {path.resolve() for path in files} <= listed
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_solves_within_the_gap_and_meets_every_slo(name: str) -> None:
     plan = solved(name)

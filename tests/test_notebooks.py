@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -49,4 +50,4 @@ def test_runs(path: Path) -> None:
     client = nbclient.NotebookClient(
         notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(FOLDER)}}
     )
-    client.execute()
+    client.execute(env={**os.environ, "PYTHONPATH": str(FOLDER.parent)})  # the package of this folder

@@ -136,6 +136,17 @@ def test_rich_prints_what_the_command_prints(plan: Plan, capsys: pytest.CaptureF
     ]
 
 
+def test_a_kernel_shows_a_result_once(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rich shows what is printed in a notebook's kernel: not what is only recorded."""
+    shown: list[object] = []
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr("rich.jupyter.display", lambda *parts: shown.append(parts))
+    Console().print("seen")
+    assert len(shown) == 1
+    assert "predicted [ms]" in plan._repr_html_()
+    assert len(shown) == 1
+
+
 def test_names_are_escaped_in_html(scenario_file: Path) -> None:
     document = SMALL | {"models": None}
     shared = {key: document.pop(key) for key in ("model", "precision", "workload", "slo")}

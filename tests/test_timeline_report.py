@@ -11,7 +11,7 @@ import pytest
 
 from planner.documents.files import write_bytes_atomic
 from planner.errors import SpecError
-from planner.report.timeline_plot import save_timeline
+from planner.report.timeline_plot import save_timeline, timeline_picture
 from planner.report.timeline_text import LABELS, MAX_ROWS, timeline_rich, timeline_text
 from planner.simulator.timeline import Activity, Segment, Timeline
 
@@ -257,6 +257,14 @@ def fills_of(path):
         if match := re.search(r"fill: (#\w{6})", element.get("style", "")):
             found[match[1]] = found.get(match[1], 0) + 1
     return found
+
+
+def test_notebooks_show_the_picture_that_files_hold(tmp_path):
+    pytest.importorskip("matplotlib")
+    save_timeline(PANELS, tmp_path / "picture.png")
+    data, shown = timeline_picture(PANELS)._repr_png_()
+    assert data == (tmp_path / "picture.png").read_bytes()
+    assert shown == {"width": 720}  # nine inches, at half of the file's dots
 
 
 @pytest.mark.usefixtures("matplotlib")

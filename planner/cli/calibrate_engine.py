@@ -14,14 +14,13 @@ from planner.cli.calibration_setup import setup_of, setup_options, split_results
 from planner.cli.output import check_outputs, echo_json, progress_bar, width
 from planner.documents.engine_profile import EngineProfileDocument, profile_text
 from planner.documents.files import write_text_atomic
-from planner.documents.load_tests import LoadTest
-from planner.documents.measured_file import MeasuredFile, MeasuredRow
+from planner.documents.measured_file import MeasuredRow
 from planner.engines import shipped_constants
 from planner.errors import SpecError
 from planner.validation.calibration import Calibration, calibrate, fits_of
 from planner.validation.classes import UNSTATED
-from planner.validation.evidence import Gathered, engine_name, gathered, with_load
-from planner.validation.profile import profile_document
+from planner.validation.evidence import engine_name, gathered, with_load
+from planner.validation.profile import profile_document, rows_by_file
 
 
 @click.command()
@@ -53,9 +52,7 @@ def engine(results: tuple[Path, ...], output: Path | None, as_json: bool, **give
     used = _of_version([row for row in rows if engine_name(row) == name], given["engine_version"])
     tests = [with_load(test, given["concurrency"], given["rate"]) for test in tests]
     found = gathered(tests, setup, used)
-    if not found.evidence:
-        counted = "; ".join(f"{count} x {reason}" for reason, count in found.reasons.items())
-        raise SpecError(f"none of the {len(tests) + len(used):,} rows can be used: {counted}")
+    found.require_some()
     prior = shipped_constants()
     with progress_bar("fitting", fits_of(found.evidence)) as (_, tick):
         calibration = calibrate(found.evidence, prior, tick)
@@ -67,8 +64,10 @@ def engine(results: tuple[Path, ...], output: Path | None, as_json: bool, **give
     if left_out:
         notes = (*notes, f"{left_out} rows are of other engines or versions")
     calibration = replace(calibration, notes=(*calibration.notes, *notes))
+    owners = {test.name: test.path for test in tests}
+    owners |= {row.id: Path(file.source) for file in files for row in file.rows}
     document = profile_document(
-        calibration, name, version, _results(results, tests, files, found), datetime.now(UTC)
+        calibration, name, version, rows_by_file(results, owners, found), datetime.now(UTC)
     )
     if output is not None:
         write_text_atomic(output, profile_text(document))
@@ -100,20 +99,6 @@ def _of_version(rows: Sequence[MeasuredRow], version: str | None) -> list[Measur
     if version is not None and rows and version not in known:
         raise SpecError(f"--engine-version: no row is of {version!r}; rows are of {', '.join(known)}")
     return [row for row in rows if version is None or (row.version or UNSTATED) == version]
-
-
-def _results(
-    paths: Sequence[Path], tests: Sequence[LoadTest], files: Sequence[MeasuredFile], found: Gathered
-) -> dict[str, tuple[int, list[str]]]:
-    """Rows that count and reasons of the others, by file."""
-    owners = {test.name: test.path for test in tests}
-    owners |= {row.id: Path(file.source) for file in files for row in file.rows}
-    counted = [owners[e.id] for e in found.evidence]
-    skipped = [(owners[name], reason) for name, reason in found.skipped]
-    return {
-        path.name: (counted.count(path), [reason for owner, reason in skipped if owner == path])
-        for path in paths
-    }
 
 
 def _facts(calibration: Calibration, document: EngineProfileDocument) -> dict[str, Any]:

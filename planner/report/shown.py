@@ -13,6 +13,7 @@ from planner.configuration import Prediction
 from planner.evaluation import Evaluation
 from planner.plan import Plan
 from planner.report.compare import print_comparison
+from planner.report.engine_calibration import print_calibration
 from planner.report.gpus import print_rooflines
 from planner.report.money import print_money, print_period_bill
 from planner.report.network import print_networks
@@ -26,6 +27,7 @@ from planner.results import Result
 from planner.rooflines import Roofline
 from planner.simulator.metrics import SimulationResult
 from planner.units import PERCENT
+from planner.validation.engine import EngineCalibration
 from planner.whatif.compare import Comparison
 from planner.whatif.explain import Explanation
 from planner.whatif.money import MoneyReport
@@ -63,6 +65,7 @@ def _recording(width: int) -> Console:
         file=io.StringIO(),
         record=True,
         force_terminal=True,
+        force_jupyter=False,  # where it runs in a kernel, rich would show everything itself
         color_system="standard",
         highlight=False,
         markup=False,
@@ -149,6 +152,11 @@ def _money(m: MoneyReport, width: int) -> None:
 @show.register
 def _period_bill(bill: PeriodBill, width: int) -> None:
     print_period_bill(bill, width)
+
+
+@show.register
+def _engine(e: EngineCalibration, width: int) -> None:
+    print_calibration(e.calibration, e.profile, e.gathered, e.setup, width)
 
 
 @show.register

@@ -9,7 +9,18 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from planner.report.figures import DECODE, DIM, INK, PALE, POINTS, PREFILL, TRANSFER, save_figure
+from planner.report.figures import (
+    DECODE,
+    DIM,
+    INK,
+    PALE,
+    POINTS,
+    PREFILL,
+    TRANSFER,
+    Picture,
+    picture_of,
+    save_figure,
+)
 from planner.report.timeline_text import LABELS, segments_of_first, unit_name
 from planner.simulator.timeline import Activity, Segment, Timeline
 
@@ -46,6 +57,17 @@ def save_timeline(timelines: Sequence[Timeline], path: Path, *, max_requests: in
         The suffix is neither .png nor .svg, matplotlib is missing, or the file cannot be written.
     """
     save_figure(path, lambda figure: _draw(figure, timelines, max_requests))
+
+
+def timeline_picture(timelines: Sequence[Timeline], *, max_requests: int = 40) -> Picture:
+    """The same for a notebook, which shows it.
+
+    Raises
+    ------
+    SpecError
+        Matplotlib is missing.
+    """
+    return picture_of(lambda figure: _draw(figure, timelines, max_requests))
 
 
 def _draw(figure: Figure, timelines: Sequence[Timeline], max_requests: int) -> None:

@@ -82,6 +82,18 @@ class Gathered:
     evidence: tuple[Evidence, ...]
     skipped: tuple[tuple[str, str], ...]
 
+    def require_some(self) -> None:
+        """Refuse runs of which none is evidence.
+
+        Raises
+        ------
+        SpecError
+            With the reasons.
+        """
+        if not self.evidence:
+            counted = "; ".join(f"{count} x {reason}" for reason, count in self.reasons.items())
+            raise SpecError(f"none of the {len(self.skipped):,} rows can be used: {counted}")
+
     @property
     def reasons(self) -> dict[str, int]:
         """Skipped runs by reason."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 
 from planner import __version__
 from planner.documents.engine_constants import short
@@ -17,6 +18,7 @@ from planner.documents.engine_profile import (
     sections_of,
 )
 from planner.validation.calibration import Calibration
+from planner.validation.evidence import Gathered
 from planner.validation.holdout import ALL, BENCHMARK, FACTOR, UNFITTED
 
 MOVED = {
@@ -91,3 +93,15 @@ def profile_document(
             notes=calibration.notes,
         ),
     )
+
+
+def rows_by_file(
+    paths: Sequence[Path], owners: Mapping[str, Path], found: Gathered
+) -> dict[str, tuple[int, list[str]]]:
+    """Rows that count and reasons of the others, by the name of a file; `owners`: the file of each row."""
+    counted = [owners[e.id] for e in found.evidence]
+    skipped = [(owners[name], reason) for name, reason in found.skipped]
+    return {
+        path.name: (counted.count(path), [reason for owner, reason in skipped if owner == path])
+        for path in paths
+    }
