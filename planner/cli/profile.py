@@ -18,7 +18,7 @@ from planner.calibration.profile import BuiltProfile, build_profile
 from planner.catalog import load_gpu_document
 from planner.checked_steps import CheckedStep, median_error
 from planner.cli.completions import complete_gpus
-from planner.cli.output import check_outputs, echo_json, progress, progress_bar, width
+from planner.cli.output import check_outputs, echo_json, point_bar, progress, width
 from planner.device_facts import DeviceFacts, catalogue_name
 from planner.documents.files import write_text_atomic
 from planner.documents.gpu_profile import GpuProfileDocument
@@ -79,9 +79,12 @@ def profile(
     began, busy = time.perf_counter(), _load()
     from planner.profiling.session import measure  # torch: only where a device is measured
 
-    with progress_bar("starting", 1) as (say, advance):
-        bar = _Bar(say, advance)
-        measured = measure(device, full=depth == "full", worlds=worlds, seconds=seconds, progress=bar.update)
+    with point_bar("measuring") as (begin, advance):
+
+        def told(done: int, total: int, _case: str) -> None:
+            advance() if done else begin(0, total)
+
+        measured = measure(device, full=depth == "full", worlds=worlds, seconds=seconds, progress=told)
     facts = measured.facts
     if gpu is None and (known := catalogue_name(facts.name)) and facts.kind != "cpu":
         base = load_gpu_document(known)
@@ -145,17 +148,6 @@ def _step_facts(steps: Sequence[CheckedStep]) -> dict[str, Any]:
             ],
         }
     }
-
-
-class _Bar:
-    """Steps of a bar from the number of cases done."""
-
-    def __init__(self, say: Any, advance: Any) -> None:
-        self._say, self._advance = say, advance
-
-    def update(self, done: int, total: int, what: str) -> None:
-        self._say(f"{done} of {total}: {what}")
-        self._advance()
 
 
 def _numbers(text: str) -> list[int]:
