@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+from planner.errors import SpecError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,6 +52,7 @@ class DeviceFacts:
 
 _NUMBERS = ("sm_count", "memory", "cache", "count", "power", "driver_memory")
 _TEXTS = ("kind", "vendor", "architecture")
+_NEEDED = ("vendor", "architecture", "sm_count", "memory", "cache", "count")
 _SOFTWARE = "software."
 
 
@@ -61,24 +65,44 @@ def head_of(facts: DeviceFacts) -> dict[str, str]:
 
 
 def facts_of(name: str, head: Mapping[str, str]) -> DeviceFacts | None:
-    """What :func:`head_of` wrote; None where a head does not tell all of it."""
-    try:
-        numbers = {key: float(head[key]) for key in _NUMBERS if key in head}
-        return DeviceFacts(
-            name=name,
-            kind=head["kind"],
-            vendor=head["vendor"],
-            architecture=head["architecture"],
-            sm_count=int(numbers["sm_count"]),
-            memory=numbers["memory"],
-            cache=numbers["cache"],
-            count=int(numbers["count"]),
-            power=numbers.get("power"),
-            driver_memory=numbers.get("driver_memory"),
-            software=software_of(head),
-        )
-    except (KeyError, ValueError):
+    """What :func:`head_of` wrote; None where a head has none of it.
+
+    Raises
+    ------
+    SpecError
+        If it has some of it, or figures that cannot be.
+    """
+    if "kind" not in head:
         return None
+    missing = next((key for key in _NEEDED if key not in head), None)
+    if missing is not None:
+        raise SpecError(f"the lines before the table have no # {missing}:")
+    if head["kind"] not in ("cpu", "cuda"):
+        raise SpecError(f"# kind: must be cpu or cuda, got {head['kind']!r}")
+    numbers = {key: _positive(key, head[key]) for key in _NUMBERS if key in head}
+    return DeviceFacts(
+        name=name,
+        kind=head["kind"],
+        vendor=head["vendor"],
+        architecture=head["architecture"],
+        sm_count=int(numbers["sm_count"]),
+        memory=numbers["memory"],
+        cache=numbers["cache"],
+        count=int(numbers["count"]),
+        power=numbers.get("power"),
+        driver_memory=numbers.get("driver_memory"),
+        software=software_of(head),
+    )
+
+
+def _positive(key: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise SpecError(f"# {key}: must be a number > 0, got {text!r}")
+    return value
 
 
 def software_of(head: Mapping[str, str]) -> dict[str, str]:

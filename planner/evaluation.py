@@ -220,6 +220,8 @@ def simulate(
     ------
     SpecError
     """
+    if requests is not None and requests < 1:
+        raise SpecError(f"requests: must be at least 1, got {requests}")
     standing = _standing(plan, service, period)
     source = replace(standing.source, seed=seed)
     if trace is not None:

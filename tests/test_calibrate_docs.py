@@ -47,3 +47,18 @@ def test_every_form_of_the_page_is_read():
     for word in ("vllm bench serve", "bench_serving", "GuideLLM", "profile_export_aiperf.json"):
         assert word in PAGE
         assert any(word in tool for tool in KNOWN)
+
+
+def test_the_page_shows_what_its_command_prints(planner: Runner, tmp_path: Path) -> None:
+    """Errors before and after, digit by digit."""
+    page = (Path(__file__).parents[1] / "docs" / "calibrate-engine.md").read_text(encoding="utf-8")
+    runs = Path(__file__).parents[1] / "examples" / "load-tests" / "llama-8b-h100.jsonl"
+    found = planner(
+        "calibrate", "engine", runs, "-m", "meta-llama/Llama-3.1-8B-Instruct", "-g", "h100-sxm", "--engine",
+        "vllm", "--engine-version", "0.33.0", "-o", tmp_path / "engine.yaml",
+    )  # fmt: skip
+    assert found.code == 0
+    shown = [line for line in found.out.splitlines() if re.match(r"(TPOT|TTFT|error, held out) ", line)]
+    assert len(shown) == 3
+    for line in shown:
+        assert line.rstrip() in page

@@ -354,6 +354,8 @@ HEAD = "operator,dtype,m,n,k,quantize,time_us\n"
         (HEAD + "gemm,bf16,1,2,,0,5\n", "line 2: k: must be a number > 0"),
         (HEAD, "has no rows"),
         ("", "no column operator"),
+        (HEAD + "gemm,bf16,1,2,3,0,abc\n", "line 2: time_us: must be a number, got abc"),
+        ("operator,dtype,time_us,time_us\ngemm,bf16,1,2\n", "column 'time_us' occurs twice"),
     ],
 )
 def test_faults_in_a_file_of_samples(tmp_path: Path, text: str, said: str) -> None:
@@ -518,3 +520,45 @@ def test_tables_or_samples(planner: Runner, tmp_path: Path) -> None:
         assert refused.code == 2
         assert said in refused.err
         assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("# sm_count: 132\n", "# sm_count: 0\n", "# sm_count: must be a number > 0, got '0'"),
+        ("# sm_count: 132\n", "", "the lines before the table have no # sm_count:"),
+        ("# kind: cuda\n", "# kind: toaster\n", "# kind: must be cpu or cuda, got 'toaster'"),
+    ],
+)
+def test_faults_in_the_head_of_samples(
+    tmp_path: Path, planner: Runner, old: str, new: str, said: str
+) -> None:
+    text = samples_text(sample_set())
+    assert old in text
+    source = tmp_path / "s.csv"
+    source.write_text(text.replace(old, new), encoding="utf-8")
+    refused = planner("calibrate", "ops", source, "-o", tmp_path / "x.yaml")
+    assert refused.code == 2
+    assert str(source) in refused.err
+    assert said in refused.err
+    assert not (tmp_path / "x.yaml").exists()
+
+
+def test_samples_of_a_processor_are_not_those_of_a_gpu(tmp_path: Path, planner: Runner) -> None:
+    refused = planner("calibrate", "ops", EXAMPLE, "--gpu", "h100-sxm", "-o", tmp_path / "x.yaml")
+    assert refused.code == 2
+    assert "was measured on a processor, not on h100-sxm (leave --gpu out)" in refused.err
+
+
+def test_an_unknown_device_needs_a_copy() -> None:
+    samples = sample_set()
+    tables = {key: found for key, found in samples.tables.items() if key[0] is not Operator.COPY}
+    with pytest.raises(SpecError, match="no copy was timed: nothing tells the memory bandwidth"):
+        build_profile(replace(samples, tables=tables), facts(name="Some Board"), name="x", date="2026-11-30")
+
+
+@pytest.mark.parametrize("name", ["x", "x.csv", ".yaml", "x.samples.csv"])
+def test_profiles_are_yaml(tmp_path: Path, planner: Runner, name: str) -> None:
+    refused = planner("calibrate", "ops", EXAMPLE, "-o", tmp_path / name)
+    assert refused.code == 2
+    assert "is no name of a profile (it has to end in .yaml)" in refused.err

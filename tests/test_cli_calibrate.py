@@ -337,9 +337,13 @@ def test_a_profile_of_another_engine(planner, tmp_path, scenario_file, profile):
     assert "is of vllm, the engine here is sglang" in result.err
     other = written(tmp_path, "other.yaml", scenario)
     quick = ("--no-alternatives", "--no-verify", "--json")
-    found = planner("solve", other, "--engine-profile", profile, *quick)
+    refused = planner("solve", other, "--engine-profile", profile, *quick)
+    assert refused.code == 2
+    assert "the engine profile is of vllm, the file's engine is sglang" in refused.err
+    del scenario["engine"]
+    found = planner("solve", written(tmp_path, "none.yaml", scenario), "--engine-profile", profile, *quick)
     assert found.code == 0, found.err
-    assert found.facts["engine"]["name"] == "vllm"  # the option overrides the file
+    assert found.facts["engine"]["name"] == "vllm"
     result = planner(*PREDICT, "-c", 1, "--engine", "sglang", "--engine-profile", profile)
     assert result.code == 2
     assert "the engine profile is of vllm, the engine is sglang" in result.err

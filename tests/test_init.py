@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from conftest import Runner
 
-from planner.catalog import cloud_instances
+from planner.catalog import cloud_instances, load_gpu
 from planner.documents.scenario import load_scenario
-from planner.documents.scenario_draft import Draft, DraftGpu, draft_problems, known_price
+from planner.documents.scenario_draft import Draft, DraftGpu, KnownPrice, draft_problems, known_price
 from planner.errors import SpecError
 from planner.specs import Metric, Objective
 
@@ -88,12 +88,25 @@ def test_the_solver_takes_the_file_as_it_is(planner: Runner, target: Path):
 def test_a_looked_up_price_says_where_it_comes_from(planner: Runner, target: Path):
     planner("init", target, *MODEL, *LENGTHS, *SLO, "--gpu", "h100-sxm")
     (line,) = [line for line in target.read_text().splitlines() if "price_per_gpu_hour" in line]
-    offers = [i for i in cloud_instances() if i.gpu == "h100-sxm" and i.status == "checked"]
+    offers = [i for i in cloud_instances() if i.gpu == "h100-sxm" and i.status == "checked" and i.gpus == 8]
     best = min(offers, key=lambda i: i.price_per_gpu or 1e9)
     assert f"price_per_gpu_hour: {best.price_per_gpu:g} " in line
     assert best.price_source() in line
-    assert known_price("h100-sxm") == (best.price_per_gpu, best.price_source())
+    assert known_price("h100-sxm") == KnownPrice(price=best.price_per_gpu or 0.0, source=best.price_source())
     assert known_price("h100-pcie") is None
+
+
+def test_a_price_of_a_smaller_server_brings_its_size(planner: Runner, target: Path):
+    """Whole nodes are billed: a price of one GPU rented alone says that its node has one."""
+    sizes = {i.gpu: {j.gpus for j in cloud_instances() if j.gpu == i.gpu} for i in cloud_instances()}
+    gpu = next(
+        g for g, found in sorted(sizes.items()) if load_gpu(g).node_size not in found and known_price(g)
+    )
+    known = known_price(gpu)
+    assert known is not None
+    assert known.node_size in sizes[gpu]
+    planner("init", target, *MODEL, *LENGTHS, *SLO, "--gpu", gpu)
+    assert f"node_size: {known.node_size} " in target.read_text(encoding="utf-8")
 
 
 def test_an_unknown_price_is_to_be_filled_in_and_never_0(planner: Runner, target: Path):

@@ -736,3 +736,18 @@ def test_frames_have_the_columns(small: Path) -> None:
     frame = found.to_frame()
     assert list(frame.columns)[:2] == ["k", "status"]
     assert list(frame.columns)[-1] == "ttft_p99_ms"
+
+
+def test_a_sweep_without_any_plan_ends_as_infeasible(small: Path, planner: Runner, tmp_path: Path) -> None:
+    """The table is written all the same: that there is no plan is what was found."""
+    table = tmp_path / "t.csv"
+    result = planner("sweep", small, "--vary", "slo.tpot_ms.p99=0.01,0.02", "-o", table)
+    assert result.code == 3
+    assert table.read_text(encoding="utf-8").count("infeasible") == 2
+
+
+@pytest.mark.parametrize("address", ["foo", "host:", ":8786", "host:port"])
+def test_addresses_of_schedulers_have_a_port(small: Path, planner: Runner, address: str) -> None:
+    refused = planner("sweep", small, *VARY, "--engine", "dask", "--address", address)
+    assert refused.code == 2
+    assert f"the address of a scheduler must be HOST:PORT, got '{address}'" in refused.err

@@ -66,8 +66,14 @@ def attained_bandwidth(samples: SampleSet, cache: float) -> float:
     Raises
     ------
     SpecError
-        If there is no such case.
+        If no copy was timed.
     """
+    copy = samples.get(Operator.COPY)
+    if copy is None or not len(_usable(copy)):
+        raise SpecError(
+            "no copy was timed: nothing tells the memory bandwidth (add rows of operator copy, or name a GPU "
+            "of the catalogue)"
+        )
     best = 0.0
     for (operator, _), found in samples.tables.items():
         usable = _usable(found)
@@ -79,8 +85,6 @@ def attained_bandwidth(samples: SampleSet, cache: float) -> float:
             moved = traffic_of(usable)
             large = moved > 3 * cache
             best = max(best, float(np.max(np.where(large, moved / usable.time, 0.0))))
-    if best <= 0:
-        raise SpecError("no case moves more than the cache holds: nothing tells the memory bandwidth")
     return best
 
 

@@ -12,7 +12,7 @@ from planner.calibration.tables import ENGINES, board_of, fit_table, read_tables
 from planner.catalog import gpu_name, load_gpu_document
 from planner.cli.completions import complete_gpus
 from planner.cli.output import check_outputs, echo_json, width
-from planner.cli.profile import summary, today
+from planner.cli.profile import check_profile_name, summary, today
 from planner.device_facts import DeviceFacts, catalogue_name, facts_of
 from planner.documents.files import file_error, write_text_atomic
 from planner.documents.gpu_profile import GpuProfileDocument, gpu_from_document
@@ -60,6 +60,7 @@ def ops(
         raise SpecError("give SAMPLES or --tables, one of both")
     if tables is None and (engine or package):
         raise SpecError("--engine and --package go with --tables")
+    check_profile_name(output)
     check_outputs(samples, (output,))
     if tables is None:
         found = merged([read_samples(path) for path in samples])
@@ -71,8 +72,13 @@ def ops(
     if gpu != "none" and (gpu or known):
         base = load_gpu_document(str(gpu or known))
     source = samples[0] if samples else Path(str(tables))
-    facts = facts_of(found.device, found.facts) or _facts_without_head(found, base, source)
-    if facts.kind == "cpu" and gpu is None:
+    try:
+        facts = facts_of(found.device, found.facts) or _facts_without_head(found, base, source)
+    except SpecError as error:
+        raise error if error.source else file_error(source, str(error)) from None
+    if facts.kind == "cpu" and base is not None:
+        if gpu is not None:
+            raise file_error(source, f"was measured on a processor, not on {base.name}", "leave --gpu out")
         base = None
     date = found.facts.get("date", today())
     method = METHOD if tables is None else f"{METHOD} Samples: tables of {found.facts['package']}."

@@ -171,7 +171,7 @@ def _priced(gpu: DraftGpu, draft: Draft, folder: Path) -> DraftGpu:
         found = known_price(gpu.name, folder)
     except SpecError:  # no such GPU, which is said with everything else
         return gpu
-    return gpu if found is None else replace(gpu, price=found[0], price_source=found[1])
+    return gpu if found is None else gpu.at(found)
 
 
 def _refuse(draft: Draft, path: Path) -> None:

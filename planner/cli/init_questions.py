@@ -124,14 +124,14 @@ def _asked_price(draft: Draft, gpu: DraftGpu, folder: Path) -> DraftGpu:
         return gpu
     found = None if is_instance(gpu.name) else known_price(gpu.name, folder)
     if found is not None:
-        click.echo(f"Known: {found[0]:.6g} USD/h, {found[1]}", err=True)
+        click.echo(f"Known: {found.price:.6g} USD/h, {found.source}", err=True)
     answer = _prompt(
-        "Price of one GPU [USD/h], or owned", None if found is None else f"{found[0]:.6g}", _price
+        "Price of one GPU [USD/h], or owned", None if found is None else f"{found.price:.6g}", _price
     )
     if answer == "owned":
         return replace(gpu, owned=True)
-    if found is not None and f"{answer:.6g}" == f"{found[0]:.6g}":
-        return replace(gpu, price=found[0], price_source=found[1])
+    if found is not None and f"{answer:.6g}" == f"{found.price:.6g}":
+        return gpu.at(found)
     return replace(gpu, price=answer)
 
 

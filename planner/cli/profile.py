@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import importlib.util
+import math
 import os
 import re
 import time
@@ -20,7 +21,7 @@ from planner.checked_steps import CheckedStep, median_error
 from planner.cli.completions import complete_gpus
 from planner.cli.output import check_outputs, echo_json, point_bar, progress, width
 from planner.device_facts import DeviceFacts, catalogue_name
-from planner.documents.files import write_text_atomic
+from planner.documents.files import file_error, write_text_atomic
 from planner.documents.gpu_profile import GpuProfileDocument
 from planner.documents.samples_file import samples_text
 from planner.errors import SpecError
@@ -72,9 +73,12 @@ def profile(
     """
     if importlib.util.find_spec("torch") is None:
         raise SpecError('planner profile needs torch: pip install "pd-planner[profile]"')
+    if seconds is not None and not math.isfinite(seconds):
+        raise SpecError(f"--seconds: must be a finite number, got {seconds:g}")
     worlds = None if world_sizes is None else _numbers(world_sizes)
     base = None if gpu in (None, "none") else load_gpu_document(str(gpu))
     if output is not None:
+        check_profile_name(output)
         check_outputs((), (output, samples_path(output)))
     began, busy = time.perf_counter(), _load()
     from planner.profiling.session import measure  # torch: only where a device is measured
@@ -115,6 +119,12 @@ def profile(
     click.echo(
         f"wrote {path} and {samples_path(path)} ({len(measured.samples)} samples, {seconds_taken:.0f} s)"
     )
+
+
+def check_profile_name(path: Path) -> None:
+    """Refuse names that no scenario could give as its GPU's profile."""
+    if path.suffix.lower() not in (".yaml", ".yml") or not path.stem:
+        raise file_error(path, "is no name of a profile", "it has to end in .yaml")
 
 
 def samples_path(profile_path: Path) -> Path:

@@ -13,11 +13,11 @@ from planner.cli.output import check_outputs, echo_json, point_bar, width
 from planner.cli.whatif_facts import sweep_facts
 from planner.cli.whatif_options import DAY, MINUTE
 from planner.documents.files import file_error, write_bytes_atomic, write_text_atomic
-from planner.errors import SpecError
+from planner.errors import InfeasibleError, SpecError
 from planner.search import DEFAULT_GAP
 from planner.whatif.frames import csv_text, parquet_bytes, require_parquet
 from planner.whatif.journal import journal_of
-from planner.whatif.sweep import Sweep, SweepOptions
+from planner.whatif.sweep import FEASIBLE, OPTIMAL, Sweep, SweepOptions
 from planner.whatif.sweep import sweep as sweep_of
 from planner.whatif.workers import ENGINES, MOST_JOBS, Workers
 
@@ -112,12 +112,20 @@ def sweep(
         journal.unlink(missing_ok=True)
     if as_json:
         echo_json({**sweep_facts(result), "seconds": time.monotonic() - start})
+        _require_a_plan(result)
         return
     from planner.report.sweep import print_sweep  # rich: only where tables are printed
 
     print_sweep(result, width(), brief=output is not None)
     if output is not None:
         click.echo(f"\ntable written to {output}")
+    _require_a_plan(result)
+
+
+def _require_a_plan(result: Sweep) -> None:
+    """End with the exit code of infeasible scenarios where no point has a plan."""
+    if not any(row["status"] in (OPTIMAL, FEASIBLE) for row in result.points):
+        raise click.exceptions.Exit(InfeasibleError.exit_code)
 
 
 def _wanted(vary: tuple[str, ...]) -> dict[str, Any]:

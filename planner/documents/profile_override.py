@@ -19,7 +19,7 @@ def with_engine_profile(tree: Tree, path: Path | None) -> Tree:
     Raises
     ------
     SpecError
-        A bad profile, or none of several models is on its engine.
+        A bad profile, one of another engine, or none of several models is on its engine.
     """
     if path is None or not isinstance(tree.root.value, dict):
         return tree
@@ -31,6 +31,13 @@ def with_engine_profile(tree: Tree, path: Path | None) -> Tree:
         if not own:
             raise SpecError(f"{path}: is a profile of {profile.engine}, on which no model of the file is")
         places = own
+    for at in places:
+        named = text_at(tree, *at, "engine")
+        if named and named != profile.engine:
+            raise SpecError(
+                f"{path}: the engine profile is of {profile.engine}, the file's engine is {named} "
+                "(give a profile of that engine, or change engine: in the file)"
+            )
     for at in places:
         tree = tree.with_text((*at, "engine"), profile.engine)
         tree = tree.with_text((*at, "engine_profile"), name)

@@ -62,6 +62,9 @@ def read_samples(path: str | Path) -> SampleSet:
     if missing:
         hint = did_you_mean(missing[0], columns) or f"needed: {', '.join(_REQUIRED)} and the axes"
         raise file_error(path, f"no column {', '.join(missing)} in the first line of the table", hint)
+    twice = sorted({name for name in columns if columns.count(name) > 1})
+    if twice:
+        raise file_error(path, f"column {twice[0]!r} occurs twice in the first line of the table")
     rows = read_rows(path, table, Cells, _row)
     found: dict[Key, list[_Row]] = {}
     for row in rows:
@@ -116,6 +119,9 @@ def _row(cells: Cells) -> _Row | None:
         if not (math.isfinite(value) and (value > 0 or (value == 0 and axis in _ZEROS))):
             cells.problem(axis, f"must be a number > 0 for {name}")
         axes[axis] = value
+    for name in ("time_us", "spread"):
+        if cells.text(name) and math.isnan(cells.parsed(name)) and cells.text(name).lower() != "nan":
+            cells.problem(name, "must be a number")
     if cells.problems:
         return None
     return _Row(

@@ -40,6 +40,8 @@ class DraftGpu:
         Already paid for.
     max_gpus : int or None
         None: no limit.
+    node_size : int or None
+        GPUs of the server that the price is of; None: the usual.
     """
 
     name: str
@@ -47,6 +49,20 @@ class DraftGpu:
     price_source: str = ""
     owned: bool = False
     max_gpus: int | None = None
+    node_size: int | None = None
+
+    def at(self, known: KnownPrice) -> DraftGpu:
+        """The same at a price that was looked up."""
+        return replace(self, price=known.price, price_source=known.source, node_size=known.node_size)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KnownPrice:
+    """Of one GPU [USD/h], where it comes from, and the GPUs of that server where they are not the usual."""
+
+    price: float
+    source: str
+    node_size: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,18 +107,24 @@ def is_instance(name: str) -> bool:
     return True
 
 
-def known_price(name: str, folder: Path | None = None) -> tuple[float, str] | None:
-    """The lowest price of one GPU on demand, of those that are best known, and where it comes from. [USD/h]
+def known_price(name: str, folder: Path | None = None) -> KnownPrice | None:
+    """The lowest price of one GPU on demand, of those that are best known, and where it comes from.
 
-    None where no cloud of the catalogue has one. Instances bring their own price.
+    Servers of the GPU's usual size come first: the price of a GPU rented alone buys no whole node. None where
+    no cloud of the catalogue has a price. Instances bring their own.
     """
-    gpu = catalog.load_gpu(name, folder).name
-    offers = [i for i in catalog.cloud_instances() if i.gpu == gpu and i.price_per_gpu is not None]
+    gpu = catalog.load_gpu(name, folder)
+    offers = [i for i in catalog.cloud_instances() if i.gpu == gpu.name and i.price_per_gpu is not None]
     if not offers:
         return None
-    best = min(offers, key=lambda i: (_STATUSES.index(i.status), not i.date, i.price_per_gpu))
+    usual = [i for i in offers if i.gpus == gpu.node_size]
+    best = min(usual or offers, key=lambda i: (_STATUSES.index(i.status), not i.date, i.price_per_gpu))
     assert best.price_per_gpu is not None
-    return best.price_per_gpu, best.price_source(PriceClass.ON_DEMAND)
+    return KnownPrice(
+        price=best.price_per_gpu,
+        source=best.price_source(PriceClass.ON_DEMAND),
+        node_size=None if usual else best.gpus,
+    )
 
 
 def without_price(draft: Draft) -> tuple[str, ...]:
@@ -264,6 +286,8 @@ def _gpu_keys(draft: Draft, gpu: DraftGpu) -> list[tuple[str, Any, str]]:
     elif gpu.price is not None:
         said = f"{gpu.price_source}; prices move: put yours here [USD/h]" if gpu.price_source else "[USD/h]"
         keys.append(("price_per_gpu_hour", _number(gpu.price), said))
+    if gpu.node_size is not None:
+        keys.append(("node_size", gpu.node_size, "GPUs of the server that this price is of"))
     if gpu.max_gpus is not None:
         keys.append(("max_gpus", gpu.max_gpus, "GPUs that can be had"))
     return keys

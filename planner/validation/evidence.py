@@ -13,6 +13,8 @@ from planner.arrays import FloatArray
 from planner.documents.load_tests import Arrivals, LoadTest
 from planner.documents.measured_file import MeasuredRow
 from planner.errors import SpecError
+from planner.physics import decode_work, least_time
+from planner.roofline import EFFICIENCY_LIMIT
 from planner.specs import GPU, ClassKey, Engine, Metric, Model, Parallelism, Precision
 from planner.validation.classes import class_of, is_wave
 from planner.validation.points import REPEAT, Case, slots_of
@@ -147,16 +149,32 @@ def _of_row(row: MeasuredRow) -> Evidence:
     case = Case.of(row)
     if math.isnan(row.tpot):
         raise _Unused(NO_TPOT)
+    slots = slots_of(case)
+    _check_possible(case, row.tpot)
     return Evidence(
         id=row.id,
         case=case,
-        slots=slots_of(case),
+        slots=slots,
         key=class_of(row),
         load=_load(case, f"{case.target.clients:g}", row.version),
         ttft=row.ttft,
         tpot=row.tpot,
         wave=is_wave(row),
     )
+
+
+TOO_FAST = (
+    "tokens come faster than the GPUs can read what a token needs: check precision, layout and units (or it "
+    "was measured with a draft model)"
+)
+
+
+def _check_possible(case: Case, tpot: float) -> None:
+    """Refuse a time per token that no kernel reaches: that of one sequence, at the GPU's peaks."""
+    target = case.target
+    work = decode_work(target.model, target.precision, target.pools[-1][1], 1.0, case.isl)
+    if tpot * EFFICIENCY_LIMIT < float(np.max(least_time(work, target.gpu))):
+        raise _Unused(TOO_FAST)
 
 
 NO_TPOT = "no mean time per output token: measure with streaming and two tokens or more"
@@ -191,10 +209,12 @@ def _of_test(test: LoadTest, setup: Setup) -> Evidence:
         isl=test.prompt,
         osl=test.output,
     )
+    slots = slots_of(case)
+    _check_possible(case, tpot)
     return Evidence(
         id=test.name,
         case=case,
-        slots=slots_of(case),
+        slots=slots,
         key=(setup.engine.name, setup.engine.version, test.tool),
         load=_load(case, driven.said, setup.engine.version),
         ttft=ttft if ttft > 0 and driven.ttft_counts else math.nan,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +22,7 @@ Result = TypeVar("Result")
 
 ENGINES = ("local", "dask")
 MOST_JOBS = 512
+_ADDRESS = re.compile(r"(?:[a-z]+://)?[^\s/:]+:[0-9]{1,5}")  # of a scheduler
 _CONNECT = 10.0  # time to find a scheduler [s]
 
 
@@ -47,6 +49,8 @@ class Workers:
             raise SpecError(f"unknown engine {self.engine!r} (one of {', '.join(ENGINES)})")
         if (self.engine == "dask") != bool(self.address):
             raise SpecError("the address of a scheduler and engine dask belong together: give both, or none")
+        if self.address and not _ADDRESS.fullmatch(self.address):
+            raise SpecError(f"the address of a scheduler must be HOST:PORT, got {self.address!r}")
         if self.jobs is not None and not 1 <= self.jobs <= MOST_JOBS:
             raise SpecError(f"jobs must be 1 to {MOST_JOBS}, got {self.jobs}")
         if self.engine == "dask" and self.jobs is not None:
