@@ -331,7 +331,9 @@ def test_a_terminal_is_asked_and_every_answer_is_checked(target: Path):
     assert [(t.metric, round(t.limit, 6)) for t in service.slo.targets] == [(Metric.TPOT, 0.04)]
     assert [(i.gpu.name, i.max_gpus) for i in scenario.fleet] == [("h100-pcie", 8), ("l40s", None)]
     assert scenario.fleet[0].price == 2.5
-    assert scenario.fleet[1].price == known_price("l40s")[0]
+    known = known_price("l40s")
+    assert known is not None
+    assert scenario.fleet[1].price == known.price
 
 
 @pytest.mark.slow
