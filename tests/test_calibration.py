@@ -14,7 +14,7 @@ from conftest import Runner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.calibration.fitting import Fit, fit, outliers, predicted
+from planner.calibration.fitting import Fit, fit, predicted
 from planner.calibration.forms import FORMS, Peaks, area_of, coefficients_of
 from planner.calibration.links import pcie_rows
 from planner.calibration.peaks import peaks_of
@@ -104,13 +104,6 @@ def test_known_coefficients_are_found_in_noise(operator: Operator, dtype: Dtype 
     error = np.abs(predicted(samples, peaks, found.values) / predicted(samples, peaks, truth) - 1)
     assert np.median(error) < 0.05
     assert np.percentile(error, 90) < 0.15
-
-
-def test_outliers_are_seen() -> None:
-    samples, _, peaks = made(Operator.GEMM, Dtype.BF16)
-    wrong = np.arange(len(samples)) == 5
-    samples = replace(samples, time=np.where(wrong, samples.time * 4, samples.time))
-    assert outliers(samples, peaks, fit(samples, peaks).values).tolist() == wrong.tolist()
 
 
 # --------------------------------------------------------------------------------------------
@@ -562,3 +555,12 @@ def test_profiles_are_yaml(tmp_path: Path, planner: Runner, name: str) -> None:
     refused = planner("calibrate", "ops", EXAMPLE, "-o", tmp_path / name)
     assert refused.code == 2
     assert "is no name of a profile (it has to end in .yaml)" in refused.err
+
+
+def test_what_others_measured_is_fitted_not_measured() -> None:
+    """A profile of published tables does not say that planner measured this GPU."""
+    base = load_gpu_document("h100-sxm")
+    built = build_profile(
+        sample_set(), facts(), name="x", date="2026-11-30", base=base, status=CalibrationStatus.FITTED
+    )
+    assert built.gpu.calibration.status is CalibrationStatus.FITTED

@@ -342,10 +342,3 @@ def robust_sd(values: FloatArray, centre: float | None = None) -> float:
     """1.4826 times the median distance from the median: the standard deviation, of normal values."""
     middle = float(np.median(values)) if centre is None else centre
     return float(_MAD_TO_SD * np.median(np.abs(values - middle)))
-
-
-def outliers(samples: Samples, peaks: Peaks, values: Mapping[str, float]) -> NDArray[np.bool_]:
-    """Samples further from the fit than five of its standard deviations."""
-    error = np.log(predicted(samples, peaks, values) / samples.time)
-    far: NDArray[np.bool_] = np.abs(error - np.median(error)) > 5 * max(robust_sd(error), _LEAST_LOG_SD)
-    return far

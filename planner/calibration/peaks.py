@@ -9,13 +9,13 @@ import numpy as np
 from planner.arrays import FloatArray
 from planner.calibration.forms import FORMS, Peaks
 from planner.errors import SpecError
+from planner.roofline import SIXTEEN_BITS
 from planner.samples import Operator, Samples, SampleSet
 from planner.specs import GPU, Dtype
 
-SIXTEEN = (Dtype.BF16, Dtype.FP16)
 _WEIGHT_ONLY = (Dtype.MXFP4, Dtype.INT4)
 _PEAK_OF = {
-    Dtype.BF16: SIXTEEN,
+    Dtype.BF16: SIXTEEN_BITS,
     Dtype.FP16: (Dtype.FP16, Dtype.BF16),
     Dtype.FP8_BLOCK: (Dtype.FP8_BLOCK, Dtype.FP8),
 }
@@ -33,7 +33,7 @@ def peaks_of(gpu: GPU, operator: Operator, dtype: Dtype | None) -> Peaks:
     """
     known = gpu.peak_flops
     own = operator in (Operator.GEMM, Operator.EXPERTS) and dtype not in (None, *_WEIGHT_ONLY)
-    wanted = _PEAK_OF.get(dtype, (dtype,)) if own and dtype is not None else SIXTEEN
+    wanted = _PEAK_OF.get(dtype, (dtype,)) if own and dtype is not None else SIXTEEN_BITS
     peak = next((known[d] for d in wanted if d in known), None)
     if peak is None:
         raise SpecError(f"GPU {gpu.name!r} has no peak for {dtype} (add it to its spec)")

@@ -16,16 +16,16 @@ import numpy as np
 from planner.calibration.fitting import Fit, Residuals, fit, label_of
 from planner.calibration.forms import FORMS, Peaks
 from planner.calibration.links import pcie_rows
-from planner.calibration.peaks import SIXTEEN, peaks_of
+from planner.calibration.peaks import peaks_of
 from planner.calibration.spec import measured_spec
 from planner.device_facts import DeviceFacts, software_of
 from planner.documents.gpu_profile import GpuProfileDocument, gpu_from_document
 from planner.documents.source import parse_document
 from planner.documents.yaml_text import dump_yaml
 from planner.errors import SpecError
-from planner.roofline import FALLBACK_LOG_SD
+from planner.roofline import FALLBACK_LOG_SD, SIXTEEN_BITS
 from planner.samples import Operator, Samples, SampleSet
-from planner.specs import GPU, Dtype
+from planner.specs import GPU, CalibrationStatus, Dtype
 from planner.units import MICRO
 
 UNKNOWN_LOG_SD = 0.5
@@ -56,7 +56,7 @@ _METHOD = (
     "Measured on this device by `planner profile`: medians of repetitions on rotating data; least squares on "
     "log residuals with bounds on every coefficient."
 )
-_HEAD = "# Written by planner; `planner calibrate ops` makes it anew from the samples beside it.\n"
+_HEAD = "# Written by planner; `planner calibrate ops` makes it anew from the samples.\n"
 _KEPT = "Not measured here: that of the catalogue's profile."
 _UNMEASURED = "Not measured: typical of data-centre GPUs."
 
@@ -87,6 +87,7 @@ def build_profile(
     date: str,
     base: GpuProfileDocument | None = None,
     method: str = _METHOD,
+    status: CalibrationStatus = CalibrationStatus.MEASURED,
     fit_with: Callable[[Samples, Peaks], Fit] | None = None,
 ) -> BuiltProfile:
     """A profile from samples of one device, one of each case.
@@ -102,6 +103,8 @@ def build_profile(
         YYYY-MM-DD.
     base : GpuProfileDocument, optional
         The catalogue's profile of this make: its ``spec`` is kept, and its rows where nothing was measured.
+    status : CalibrationStatus
+        "fitted" for samples that somebody else took.
     fit_with : callable, optional
         How samples become coefficients; default: :func:`planner.calibration.fitting.fit`.
 
@@ -124,12 +127,12 @@ def build_profile(
             continue
         fits[label_of(found)] = fitted
         _put(section, found.operator, key[1], row_of(fitted))
-    if not any(str(d) in section.get("gemm", {}) for d in SIXTEEN):
+    if not any(str(d) in section.get("gemm", {}) for d in SIXTEEN_BITS):
         raise SpecError("no matrix product in 16 bits was measured: a profile needs that at least")
     _links(section, bare, samples, notes)
     _fill(section, base, notes)
     calibration = {
-        "status": "measured",
+        "status": status.value,
         "method": method,
         "date": date,
         "software": software_of(samples.facts) or {"unknown": "unknown"},
@@ -301,9 +304,7 @@ def _text(
         "spec": dict(spec),
         "calibration": dict(calibration),
     }
-    return "# Written by planner: make it anew from the samples with `planner calibrate ops`.\n" + dump_yaml(
-        data
-    )
+    return _HEAD + dump_yaml(data)
 
 
 def _placeholder(facts: DeviceFacts, base: GpuProfileDocument | None) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from planner.documents.operator_tables import tables_folder
 from planner.documents.samples_file import read_samples
 from planner.errors import SpecError
 from planner.samples import SampleSet
+from planner.specs import CalibrationStatus
 
 
 @click.command()
@@ -90,6 +91,7 @@ def ops(
         date=date,
         base=base,
         method=method,
+        status=CalibrationStatus.FITTED if board else CalibrationStatus.MEASURED,
         fit_with=None if board is None else lambda samples, peaks: fit_table(samples, peaks, board),
     )
     write_text_atomic(output, built.text)

@@ -42,7 +42,15 @@ class Timed:
     samples: tuple[Samples, ...]
     skipped: Mapping[str, str]
     unreached: int
-    seconds: float
+
+
+_NARROW = {
+    "ampere": (Dtype.INT8,),
+    "ada": (Dtype.FP8, Dtype.INT8),
+    "hopper": (Dtype.FP8, Dtype.INT8),
+    "blackwell": (Dtype.FP8, Dtype.NVFP4),
+}
+"""Formats of less than 16 bits that NVIDIA's GPUs multiply."""
 
 
 def supported_dtypes(facts: DeviceFacts) -> tuple[tuple[Dtype, ...], tuple[Dtype, ...], tuple[Dtype, ...]]:
@@ -52,11 +60,9 @@ def supported_dtypes(facts: DeviceFacts) -> tuple[tuple[Dtype, ...], tuple[Dtype
     wide = Dtype.FP16 if facts.architecture in ("volta", "turing") else Dtype.BF16
     if facts.vendor != "nvidia":
         return (wide, Dtype.FP8), (wide,), (wide,)
-    narrow = {"ada": (Dtype.FP8, Dtype.INT8), "hopper": (Dtype.FP8, Dtype.INT8), "ampere": (Dtype.INT8,)}
-    if facts.architecture == "blackwell":
-        narrow["blackwell"] = (Dtype.FP8, Dtype.NVFP4)
-    caches = (wide, Dtype.FP8) if facts.architecture in ("ada", "hopper", "blackwell") else (wide,)
-    return (wide, *narrow.get(facts.architecture, ())), caches, (wide,)
+    narrow = _NARROW.get(facts.architecture, ())
+    caches = (wide, Dtype.FP8) if Dtype.FP8 in narrow else (wide,)
+    return (wide, *narrow), caches, (wide,)
 
 
 def time_cases(
@@ -104,7 +110,7 @@ def time_cases(
         if rate and arithmetic(case) / rate > _LONGEST_BOXES * box:
             skipped[str(case)] = "would take too long at the rates measured so far"
             continue
-        timed, reason = _fastest(case, data, device, box)
+        timed, reason = _timings(case, data, device, box)
         if not timed:
             skipped[str(case)] = reason
             continue
@@ -118,7 +124,6 @@ def time_cases(
         samples=tuple(_samples(key, rows) for key, rows in found.items()),
         skipped=skipped,
         unreached=len(cases) - done,
-        seconds=time.perf_counter() - began,
     )
 
 
@@ -135,7 +140,7 @@ _CANNOT = (RuntimeError, SpecError, ImportError, TypeError, AttributeError, NotI
 """What libraries raise where they cannot run a case on a device."""
 
 
-def _fastest(
+def _timings(
     case: Case, data: Data, device: torch.device, box: float
 ) -> tuple[list[tuple[str, Timing]], str]:
     """Timings of a case by library, and why there is none."""

@@ -43,7 +43,6 @@ class Measured:
     samples: SampleSet
     skipped: dict[str, str]
     unreached: int
-    seconds: float
 
 
 def measure(
@@ -95,7 +94,6 @@ def measure(
         samples=_set(facts, (*timed.samples, *host, *links)),
         skipped=skipped,
         unreached=timed.unreached,
-        seconds=timed.seconds,
     )
 
 
