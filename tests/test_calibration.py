@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from planner.calibration.fitting import Fit, fit, predicted
 from planner.calibration.forms import FORMS, Peaks, area_of, coefficients_of
-from planner.calibration.links import pcie_rows
+from planner.calibration.links import fits_by_world
 from planner.calibration.peaks import peaks_of
 from planner.calibration.profile import build_profile, merged
 from planner.cases import FULL_GPU, QUICK_GPU, cases_of
@@ -219,20 +219,28 @@ def test_query_key_pairs(query: float, past: float, window: float, area: float) 
 # All-reduce over PCIe
 
 
-def test_pcie_rows_by_hand() -> None:
-    rows = [{"bytes": s, "ranks": 4} for s in MESSAGES]
-    time = [2e-5 + 1.5 * s / 4e9 for s in MESSAGES]
-    section = pcie_rows(Samples.of_rows(Operator.ALL_REDUCE, None, rows, time))
-    assert section is not None
-    row = section["by_world_size"]["4"]
-    assert row["gb_per_s"] == pytest.approx(4.0, rel=0.02)
-    assert row["alpha_us"] == pytest.approx(27, rel=0.1)  # with what the small messages take to move
-    assert section["residual"]["points"] == len(MESSAGES)
+def test_worlds_over_pcie_have_a_latency_and_a_bandwidth_each() -> None:
+    """Two world sizes on no common law: 20 us and 4 GB/s of 2, 60 us and 1 GB/s of 4."""
+    rows = [{"bytes": s, "ranks": n} for n in (2, 4) for s in MESSAGES]
+    time = [2e-5 + s / 4e9 for s in MESSAGES] + [6e-5 + 1.5 * s / 1e9 for s in MESSAGES]
+    reduce = Samples.of_rows(Operator.ALL_REDUCE, None, rows, time)
+    samples = sample_set(0, (Operator.GEMM, Dtype.BF16))
+    built = build_profile(
+        replace(samples, tables={**samples.tables, reduce.key: reduce}),
+        facts(name="Some Board"),
+        name="x",
+        date="2026-11-30",
+    )
+    worlds = built.gpu.calibration.pcie_all_reduce
+    assert worlds[2].alpha == pytest.approx(2e-5, rel=0.05)
+    assert worlds[2].bandwidth == pytest.approx(4e9, rel=0.05)
+    assert worlds[4].alpha == pytest.approx(6e-5, rel=0.05)
+    assert worlds[4].bandwidth == pytest.approx(1e9, rel=0.05)
 
 
-def test_pcie_rows_need_two_sizes() -> None:
-    one = [{"bytes": 4096.0, "ranks": 2}]
-    assert pcie_rows(Samples.of_rows(Operator.ALL_REDUCE, None, one, [1e-5])) is None
+def test_one_message_size_is_no_world() -> None:
+    one = Samples.of_rows(Operator.ALL_REDUCE, None, [{"bytes": 4096.0, "ranks": 2}] * 3, [1e-5] * 3)
+    assert fits_by_world(one, lambda part: fit(part, peaks_of(H100, Operator.ALL_REDUCE, None))) == {}
 
 
 # --------------------------------------------------------------------------------------------

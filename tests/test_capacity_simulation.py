@@ -497,7 +497,8 @@ def test_small_token_budgets_are_not_seen_too_fast():
 def test_prompts_in_almost_every_step(share, mean, tail):
     """200 tokens in and 50 out: about one new prompt per step, and more of them in the longer steps.
 
-    The rate has a largest value, where a larger batch serves no more; TPOT is seen too low towards it.
+    The rate has a largest value, where a larger batch serves no more; TPOT is seen too low towards it. At
+    0.78 of it the p99 of TPOT is 32 % too low (100,000 requests).
     """
     lengths = (Marginal(points=(200.0,), weights=(1.0,)), Marginal(points=(50.0,), weights=(1.0,)))
     model = "Qwen/Qwen3-32B"

@@ -18,11 +18,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from planner.calibration.fitting import Residuals
 from planner.calibration.forms import Peaks
 from planner.calibration.held_out import held_out
+from planner.calibration.links import LINEAR, fits_by_world
 from planner.calibration.table_rows import FILTERS
 from planner.calibration.tables import (
     BOARDS,
@@ -87,15 +86,15 @@ def entry(samples: Samples, peaks: Peaks, board: Board, source: str) -> dict[str
 
 def over_pcie(samples: Samples, peaks: Peaks, board: Board) -> dict[str, Any]:
     """Latency [s] and bandwidth [B/s] of an all-reduce by the number of ranks, and their joint residual."""
-    worlds, errors = {}, []
-    for ranks in np.unique(samples.axes["ranks"]):
-        part = samples.part(samples.axes["ranks"] == ranks)
-        found = fit_table(part, peaks, board, {"per_rank": 0.0, "sqrt_time": 0.0})
-        worlds[str(int(ranks))] = {
-            "alpha": rounded(found.values["overhead"]),
-            "bandwidth": rounded(found.values["bandwidth_efficiency"] * peaks.link),
+    found = fits_by_world(samples, lambda part: fit_table(part, peaks, board, LINEAR))
+    worlds = {
+        str(ranks): {
+            "alpha": rounded(one.values["overhead"]),
+            "bandwidth": rounded(one.values["bandwidth_efficiency"] * peaks.link),
         }
-        errors.append(found.residuals)
+        for ranks, one in found.items()
+    }
+    errors = [one.residuals for one in found.values()]
     return {
         "by_world_size": worlds,
         "residual": {

@@ -30,6 +30,7 @@ from planner.roofline import (
 )
 from planner.samples import Operator, Samples
 from planner.specs import GPU, Dtype, LatentAttention
+from planner.transformer import windowed_area
 from planner.units import MICRO, MILLI, NANO
 
 Values = Mapping[str, float]
@@ -144,13 +145,9 @@ def _decode_attention(v: Values, s: Samples, peaks: Peaks) -> Numbers:
     return decode_attention_time(kernel, a["batch"], a["context"], a["heads"], a["kv_heads"], a["head_dim"])
 
 
-def area_of(query: Numbers, past: Numbers, window: Numbers) -> Numbers:
+def area_of(query: FloatArray, past: FloatArray, window: FloatArray) -> Numbers:
     """Query-key pairs of `query` tokens after `past` ones under the causal mask and a window (0: none)."""
-    limit = np.where(np.asarray(window) > 0, window, np.inf)
-    growing = np.clip(limit - past, 0.0, query)
-    rest = np.asarray(query - growing)
-    capped = rest * np.where(rest > 0, limit, 0.0)
-    return growing * (np.minimum(past, limit) + growing / 2) + capped
+    return windowed_area(query, past, np.where(window > 0, window, query + past))
 
 
 def _prefill_kernel(v: Values, peaks: Peaks) -> PrefillAttentionKernel:

@@ -2,50 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from planner.calibration.fitting import robust_sd
+from planner.calibration.fitting import FEWEST_SAMPLES, Fit
 from planner.samples import Samples
-from planner.units import GIGA, MICRO
 
-_LEAST_LOG_SD = 0.05
+LINEAR: Mapping[str, float] = {"per_rank": 0.0, "sqrt_time": 0.0}
+"""Coefficients of the ring's law that a latency and a bandwidth leave out."""
 
 
-def pcie_rows(samples: Samples) -> dict[str, Any] | None:
-    """The section of a profile; None where no world size has two message sizes.
-
-    ``alpha + 2 (n - 1)/n bytes / bandwidth``: the latency is what the smallest messages take, the bandwidth
-    what the median of the largest quarter attains beyond it.
-    """
+def fits_by_world(samples: Samples, fit_one: Callable[[Samples], Fit]) -> dict[int, Fit]:
+    """A fit for each number of ranks with enough message sizes, by `fit_one`, which fixes :data:`LINEAR`."""
     usable = samples.part(np.isfinite(samples.time) & (samples.time > 0))
-    rows: dict[str, Any] = {}
-    errors: list[np.ndarray[Any, Any]] = []
-    for ranks in sorted({int(n) for n in usable.axes["ranks"]}):
-        part = usable.part(usable.axes["ranks"] == ranks)
-        sizes = part.axes["bytes"]
-        if len(set(sizes.tolist())) < 2:
-            continue
-        small = sizes <= np.quantile(sizes, 0.25)
-        large = sizes >= np.quantile(sizes, 0.75)
-        alpha = float(np.median(part.time[small]))
-        wire = 2 * (ranks - 1) / ranks * sizes
-        beyond = np.maximum(part.time[large] - alpha, part.time[large] / 10)
-        rate = float(np.median(wire[large] / beyond))
-        errors.append(np.log((alpha + wire / rate) / part.time))
-        rows[str(ranks)] = {"alpha_us": _rounded(alpha / MICRO), "gb_per_s": _rounded(rate / GIGA)}
-    if not rows:
-        return None
-    every = np.concatenate(errors)
-    residual = {
-        "points": len(every),
-        "median_abs_error": _rounded(float(np.median(np.abs(np.expm1(every))))),
-        "bias": _rounded(float(np.expm1(np.median(every)))),
-        "log_sd": _rounded(max(robust_sd(every), _LEAST_LOG_SD)),
-    }
-    return {"by_world_size": rows, "residual": residual}
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.5g}")
+    ranks = usable.axes["ranks"]
+    parts = {int(n): usable.part(ranks == n) for n in np.unique(ranks)}
+    enough = {n: part for n, part in parts.items() if len(np.unique(part.axes["bytes"])) >= FEWEST_SAMPLES}
+    return {n: fit_one(part) for n, part in enough.items()}

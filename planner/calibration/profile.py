@@ -15,7 +15,7 @@ import numpy as np
 
 from planner.calibration.fitting import Fit, Residuals, fit, label_of
 from planner.calibration.forms import FORMS, Peaks
-from planner.calibration.links import pcie_rows
+from planner.calibration.links import LINEAR, fits_by_world
 from planner.calibration.peaks import peaks_of
 from planner.calibration.spec import measured_spec
 from planner.device_facts import DeviceFacts, software_of
@@ -26,7 +26,7 @@ from planner.errors import SpecError
 from planner.roofline import FALLBACK_LOG_SD, SIXTEEN_BITS
 from planner.samples import Operator, Samples, SampleSet
 from planner.specs import GPU, CalibrationStatus, Dtype
-from planner.units import MICRO
+from planner.units import GIGA, MICRO
 
 UNKNOWN_LOG_SD = 0.5
 """Of an operator that was not measured on a device of unknown make: ours, natural log. [1]"""
@@ -231,11 +231,32 @@ def _links(section: dict[str, Any], gpu: GPU, samples: SampleSet, notes: list[st
     found = samples.get(Operator.ALL_REDUCE)
     if found is None or gpu.scale_up_kind != "pcie":
         return
-    rows = pcie_rows(found)
-    if rows is None:
+    peaks = peaks_of(gpu, Operator.ALL_REDUCE, None)
+    # Not checked: cards of a bridge beat the slot that the peak is of.
+    worlds = fits_by_world(found, lambda part: fit(part, peaks, fixed=LINEAR, checked=False))
+    if not worlds:
         notes.append("all_reduce: left out: fewer than two message sizes of every world size")
-    else:
-        section["pcie_all_reduce"] = rows
+        return
+    notes += [
+        f"all_reduce over {ranks}: {note}"
+        for ranks, one in worlds.items()
+        if one.at_bounds
+        for note in notes_of(one)
+    ]
+    section["pcie_all_reduce"] = {
+        "by_world_size": {
+            str(ranks): {
+                "alpha_us": rounded(one.values["overhead"] / MICRO),
+                "gb_per_s": rounded(one.values["bandwidth_efficiency"] * peaks.link / GIGA),
+            }
+            for ranks, one in worlds.items()
+        },
+        "residual": {
+            "points": sum(one.residuals.points for one in worlds.values()),
+            "median_abs_error": rounded(max(one.residuals.median_abs_error for one in worlds.values()), 4),
+            "log_sd": rounded(max(one.residuals.log_sd for one in worlds.values()), 4),
+        },
+    }
 
 
 def _fill(section: dict[str, Any], base: GpuProfileDocument | None, notes: list[str]) -> None:

@@ -41,6 +41,7 @@ from planner.transformer.work import (
     mixing_flop_per_pair,
     prefill_flop,
     state_flop,
+    windowed_area,
 )
 
 __all__ = [
@@ -75,4 +76,5 @@ __all__ = [
     "stages",
     "state_flop",
     "weight_bytes",
+    "windowed_area",
 ]

@@ -27,10 +27,14 @@ def head_flop(model: Model) -> float:
 def attention_area(layer: Layer, query: Numbers, cached: Numbers = 0.0) -> Numbers:
     """Query-key pairs of `query` tokens after `cached` ones under the causal mask, clipped to what
     :func:`seen_context` allows. [tok^2]"""
-    full = query * (cached + query / 2)
     limit = seen_context(layer, np.inf)
     if np.isinf(limit):
-        return full
+        return query * (cached + query / 2)
+    return windowed_area(query, cached, limit)
+
+
+def windowed_area(query: Numbers, cached: Numbers, limit: Numbers) -> Numbers:
+    """Query-key pairs of `query` tokens after `cached` ones, each seeing at most `limit` keys. [tok^2]"""
     growing = np.clip(limit - cached, 0.0, query)  # tokens that still see all before them
     return growing * (np.minimum(cached, limit) + growing / 2) + (query - growing) * limit
 
