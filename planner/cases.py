@@ -60,6 +60,8 @@ class Plan:
 
 _MESSAGES = (*(4096 * 4**i for i in range(8)), 128 * MIB)
 HEAD_DIM = 128
+NORM, ACTIVATION = 2, 3
+"""Arrays that a norm and a gated activation read and write."""
 
 FULL_GPU = Plan(
     gemm_rows=(1, 16, 128, 512, 2048, 8192),
@@ -152,7 +154,7 @@ def cases_of(
         series.append([_decode(dtype, h, load) for h, load in product(plan.decode_heads, plan.decode_loads)])
     series.append([_prefill(h, load) for h, load in product(plan.prefill_heads, plan.prefill_loads)])
     sizes = product(plan.elementwise_widths, plan.elementwise_rows)
-    series.append([_elementwise(width, rows) for width, rows in sizes])
+    series.append([_elementwise(*size, arrays) for size, arrays in product(sizes, (NORM, ACTIVATION))])
     for dtype in experts:
         series.append([_experts(dtype, s, t) for s, t in product(plan.experts_shapes, plan.experts_tokens)])
     return tuple(_interleaved([_spread_out(cases) for cases in series]))
@@ -204,9 +206,10 @@ def _prefill(heads: tuple[int, int, int], load: tuple[int, int]) -> Case:
     return Case(operator=Operator.PREFILL_ATTENTION, dtype=None, axes=axes)
 
 
-def _elementwise(width: int, rows: int) -> Case:
-    """A norm: one array of 16 bits read, and one written."""
-    return Case(operator=Operator.ELEMENTWISE, dtype=None, axes={"bytes": 4 * rows * width})
+def _elementwise(width: int, rows: int, arrays: int) -> Case:
+    """A norm or an activation over 16-bit values."""
+    axes = {"bytes": 2 * arrays * rows * width, "arrays": arrays}
+    return Case(operator=Operator.ELEMENTWISE, dtype=None, axes=axes)
 
 
 def _experts(dtype: Dtype, shape: tuple[int, int, int, int], tokens: int) -> Case:

@@ -41,7 +41,7 @@ AXES: Mapping[Operator, tuple[str, ...]] = {
     Operator.ALL_REDUCE: ("bytes", "ranks"),
     Operator.POINT_TO_POINT: ("bytes", "ranks"),
     Operator.COPY: ("bytes",),
-    Operator.ELEMENTWISE: ("bytes",),
+    Operator.ELEMENTWISE: ("bytes", "arrays"),
     Operator.LAUNCH: (),
     Operator.HOST_COPY: ("bytes",),
 }
@@ -49,7 +49,8 @@ AXES: Mapping[Operator, tuple[str, ...]] = {
 
 ``quantize`` is 1 where the time holds the pass that quantises 16-bit activations; ``past`` tokens are in the
 KV cache already; ``window`` is 0 where there is none; ``intermediate`` is that of one expert on one rank;
-``matrices`` is 3 with a gate and 2 without. ``bytes`` are those of the message, or all that cross HBM.
+``matrices`` is 3 with a gate and 2 without; ``arrays`` of a small kernel is 2 for a norm (one read, one
+written) and 3 for a gated activation (two read). ``bytes`` are those of the message, or all that cross HBM.
 """
 ALL_AXES: tuple[str, ...] = tuple(dict.fromkeys(axis for axes in AXES.values() for axis in axes))
 TYPED = (

@@ -113,10 +113,8 @@ def _row(cells: Cells) -> _Row | None:
         cells.problem("dtype", f"must name the format of weights or KV cache that {name} was timed with")
     axes = {}
     for axis in AXES[operator]:
-        value = cells.parsed(axis) if cells.text(axis) else math.nan
-        if axis in _ZEROS and not cells.text(axis):
-            value = 0.0
-        if not (math.isfinite(value) and (value > 0 or (value == 0 and axis in _ZEROS))):
+        value = cells.parsed(axis) if cells.text(axis) else _DEFAULTS.get(axis, math.nan)
+        if not (math.isfinite(value) and (value > 0 or (value == 0 and _DEFAULTS.get(axis) == 0))):
             cells.problem(axis, f"must be a number > 0 for {name}")
         axes[axis] = value
     for name in ("time_us", "spread"):
@@ -134,8 +132,8 @@ def _row(cells: Cells) -> _Row | None:
     )
 
 
-_ZEROS = ("quantize", "past", "window")
-"""Axes that may be 0, and are where nothing stands."""
+_DEFAULTS = {"quantize": 0.0, "past": 0.0, "window": 0.0, "arrays": 2.0}
+"""Values of axes where nothing stands; those whose default is 0 may be 0."""
 
 
 def _samples(key: Key, rows: list[_Row]) -> Samples:

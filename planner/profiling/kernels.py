@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from planner.cases import Case
+from planner.cases import ACTIVATION, Case
 from planner.profiling.clock import Call
 from planner.profiling.data import Data
 from planner.profiling.experts import expert_calls
@@ -226,9 +226,21 @@ def _copy(case: Case, data: Data) -> Iterator[Kernel]:
 _WIDTH = 2048  # values that a norm takes together
 
 
+def activate(x: torch.Tensor) -> torch.Tensor:
+    """Gate and value beside one another in the last dimension, as the product before leaves them."""
+    gate, value = x.chunk(2, dim=-1)
+    return functional.silu(gate) * value
+
+
 def _elementwise(case: Case, data: Data) -> Iterator[Kernel]:
-    """A norm: one array read, one written."""
-    rows = max(1, int(case.axes["bytes"]) // (4 * _WIDTH))
+    """A norm: one array read, one written; or an activation with its gate: two read, one written."""
+    arrays = int(case.axes["arrays"])
+    rows = max(1, int(case.axes["bytes"]) // (2 * arrays * _WIDTH))
+    if arrays == ACTIVATION:
+        gated = fused(activate, data.device)
+        views = data.views([(rows, 2 * _WIDTH)], data.wide)
+        yield Kernel("silu and product", [partial(gated, x) for (x,) in views])
+        return
     weight = torch.ones(_WIDTH, dtype=data.wide, device=data.device)
     views = data.views([(rows, _WIDTH)], data.wide)
     calls = [partial(functional.rms_norm, x, (_WIDTH,), weight) for (x,) in views]

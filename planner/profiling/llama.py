@@ -11,7 +11,7 @@ import torch.nn.functional as functional
 
 from planner.profiling.data import random_block
 from planner.profiling.fusion import fused
-from planner.profiling.kernels import decode_attention, prefill_attention
+from planner.profiling.kernels import activate, decode_attention, prefill_attention
 
 Step = Callable[[], torch.Tensor]
 _SCALE = 0.02  # of weights
@@ -88,7 +88,7 @@ class Llama:
         self._ones = torch.ones(shape.hidden, dtype=torch.bfloat16, device=device)
         self._norm = fused(_norm, device)
         self._rotate = fused(_rotate, device)
-        self._activate = fused(_activate, device)
+        self._activate = fused(activate, device)
 
     def prefill(self, tokens: int, backend: str) -> Step:
         """A step that computes one prompt and the logits of its last token."""
@@ -162,8 +162,3 @@ def _norm(
 def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     first, second = x.chunk(2, dim=-1)
     return x * cos + torch.cat([-second, first], dim=-1) * sin
-
-
-def _activate(x: torch.Tensor) -> torch.Tensor:
-    gate, value = x.chunk(2, dim=-1)
-    return functional.silu(gate) * value
